@@ -14,6 +14,12 @@ sca.load("model.safetensors")                               # an exported model 
 sca.compile("out/c/")                                       # its C source as a function of numpy arrays
 """
 
+import sys
+
+# `python -m` searches the working folder first: a run folder of somebody else must not replace installed modules.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 from sca_search.system.lazy_names import lazy_names

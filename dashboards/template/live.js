@@ -1,5 +1,7 @@
 // The live page: new trials appear automatically, and a trial can be exported.
 const EVERY = 2000;
+// In the address that the command printed; the server does not send it.
+const token = new URLSearchParams(location.hash.slice(1)).get("export");
 let version = page.live?.version ?? null;
 
 async function poll() {
@@ -53,7 +55,7 @@ async function exportTrial() {
   try {
     const answer = await fetch("export", {
       method: "POST",
-      headers: { "Content-Type": "application/json", "X-Token": page.live.token },
+      headers: { "Content-Type": "application/json", "X-Token": token },
       body: JSON.stringify({ study: state.study, trial }),
     });
     const result = await answer.json();
@@ -67,7 +69,7 @@ async function exportTrial() {
 }
 
 function goLive() {
-  byId("export").hidden = false;
+  byId("export").hidden = !token;
   byId("export").addEventListener("click", exportTrial);
   setTimeout(poll, EVERY);
 }

@@ -17,7 +17,8 @@ import pandas as pd
 from torch import nn
 
 from sca_search.config.load import FLAGS, resolve
-from sca_search.config.types import PYTHON_OBJECT
+from sca_search.config.references import PYTHON_OBJECT
+from sca_search.config.study import StudySpec
 from sca_search.dashboard import PageWriter
 from sca_search.errors import SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
@@ -41,6 +42,7 @@ def search(
     data: Any = "digits",
     *,
     study: str | Path | None = None,
+    trust: bool = False,
     progress: bool = True,
     resume: bool = False,
     **settings: Any,
@@ -50,6 +52,7 @@ def search(
     `model` is a torch module, which is copied, a function of the number of outputs and the input shape, or a name as
     in the command. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name. The
     settings `loss` and `metric` may be functions of (outputs, targets). `study` is a study file; settings override it.
+    Code that the file names runs only with `trust`.
     Random states, the number of torch's threads, Optuna's verbosity and signal handlers are restored at the end.
     """
     for name in settings:
@@ -58,7 +61,7 @@ def search(
     values = settings | {"model": model, "data": data}
     source = Source(**{name: values[name] for name in OBJECTS if not isinstance(values.get(name), str | None)})
     flags = values | {name: _name_of(values[name]) for name in OBJECTS if values.get(name) is not None}
-    spec = resolve(Path(study) if study is not None else None, flags)
+    spec = resolve(Path(study) if study is not None else None, flags, trust=trust)
     if source.has_objects and spec.search.workers > 1:
         raise SpecError(
             f"search: workers must be 1 with objects made in Python, got {spec.search.workers}: "
@@ -70,7 +73,7 @@ def search(
         finished = run_search(spec, ["(from Python)"], listeners, source, resume=resume, say=console.print)
     if finished.stopped:
         raise KeyboardInterrupt(f"{finished.run.path}: stopped; the same call with resume=True continues")
-    return Result(finished.run.path, source)
+    return Result(finished.run.path, source, trust=True)
 
 
 def _name_of(value: Any) -> str:
@@ -85,6 +88,11 @@ class Result:
 
     path: Path  # the run folder
     source: Source
+    trust: bool = False  # whether code that the study names may run
+
+    @property
+    def _spec(self) -> StudySpec:
+        return RunFolder(self.path).spec(trust=self.trust)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -114,7 +122,7 @@ class Result:
     def trial(self, number: int | None) -> "TrialModel":
         """The network of any trial; None: of the chosen one."""
         run = RunFolder(self.path)
-        row = trial_row(run, run.spec(), number)
+        row = trial_row(run, self._spec, number)
         return TrialModel(self, int(row["trial"]), row)
 
 
@@ -129,7 +137,8 @@ class TrialModel:
     @cached_property
     def _record(self) -> dict[str, Any]:
         run = RunFolder(self.result.path)
-        return exported_model(records_of(run, int(self.row["candidate"])), self.row, run.spec().goal, run.metric)
+        goal = self.result._spec.goal
+        return exported_model(records_of(run, int(self.row["candidate"])), self.row, goal, run.metric)
 
     @property
     def refit(self) -> int | None:
@@ -165,10 +174,11 @@ class TrialModel:
     ) -> Exported:
         """Write the files of an export and verify them; `options` are those of the command."""
         chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
-        return export_run(self.result.path, self.trial, Path(out), chosen, self.result.source)
+        result = self.result
+        return export_run(result.path, self.trial, Path(out), chosen, result.source, trust=result.trust)
 
     @process_state_restored()
     def model(self) -> nn.Module:
         """The network with its trits, as a torch module that normalizes its inputs itself."""
         run = RunFolder(self.result.path)
-        return found_network(run, run.spec(), self.row, self.result.source).normalized()
+        return found_network(run, self.result._spec, self.row, self.result.source).normalized()

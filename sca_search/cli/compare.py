@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 
 from sca_search.cli.completion import complete_from
-from sca_search.cli.options import StudyFile, check_seeds, option, study_options
+from sca_search.cli.options import StudyFile, TrustOption, check_seeds, option, study_options
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, SCA
@@ -47,6 +47,7 @@ def compare_command(
     timed: Annotated[
         bool, typer.Option("--time/--no-time", help="Compile and time the C code of every method.")
     ] = True,
+    trust: TrustOption = False,
 ) -> None:
     """Train SCA and other methods from the same warm start with equal epochs, and compare them in one table and page.
 
@@ -59,7 +60,7 @@ def compare_command(
     """
     if study is None and flags["trials"] is None:
         flags = flags | {"trials": _TRIALS}
-    base = resolve(study, flags)
+    base = resolve(study, flags, trust=trust)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
         raise SpecError("compare needs a target sparsity as its only goal: set --target-sparsity")
     folder = expand_home(out or base.out / f"compare-{base.base_name}")

@@ -1,14 +1,17 @@
 """The commands `dashboard` (a page of one or several runs, or live) and `features`."""
 
 import contextlib
+import html
+import tempfile
 import webbrowser
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sca_search.cli.options import TrialOption, option, run_argument
+from sca_search.cli.options import TrialOption, TrustOption, option, run_argument
 from sca_search.errors import RunError
 from sca_search.system.console import info, print_json, results, say, warn
 
@@ -27,6 +30,7 @@ def dashboard_command(
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
     port: Annotated[int, typer.Option(help="With --live: the port; 0: any free one.")] = 0,
+    trust: TrustOption = False,
 ) -> None:
     """Open the page of a study: its front, every trial, the prior, feature maps and settings."""
     if live:
@@ -34,7 +38,12 @@ def dashboard_command(
             raise RunError("--live must not be given with --out or --share-plotly: it writes no page")
         if not 0 <= port <= 65535:
             raise RunError(f"--port must be from 0 to 65535, got {port}")
-        _serve(runs, host, port, opened)
+    from sca_search.runs.folder import RunFolder
+
+    for run in runs:
+        RunFolder(run).spec(trust=trust)
+    if live:
+        _serve(runs, host, port, opened, trust)
         return
     usual = runs[0] / "dashboard.html"
     path = out or (usual if len(runs) == 1 else runs[0].resolve().parent / "comparison.html")
@@ -53,6 +62,7 @@ def features_command(
     run_folder: Annotated[Path, run_argument("A run folder, as the search printed it.")],
     trial: TrialOption = None,
     out: Annotated[Path | None, option("Path of the picture. Default: RUN/features-NNN.png.")] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Draw the mean feature maps of a trial and of the dense network, with their similarity, as a PNG.
 
@@ -63,7 +73,7 @@ def features_command(
 
     if out is not None and out.suffix.lower() != ".png":
         raise RunError(f"--out must end in .png, got {str(out)!r}")
-    number, features = _features(run_folder, trial)
+    number, features = _features(run_folder, trial, trust)
     path = out or run_folder / f"features-{number:03d}.png"
     with atomic_path(path) as temporary:
         contact_sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
@@ -75,7 +85,7 @@ def features_command(
     results().print(f"Picture: {path}", soft_wrap=True)
 
 
-def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
+def _features(path: Path, trial: int | None, trust: bool) -> tuple[int, dict[str, Any]]:
     """Compare a trial, by default the chosen one, with the dense network, and store the result with the trial."""
     from sca_search.export.run import built, trial_row
     from sca_search.export.state_dict import load_plain
@@ -88,7 +98,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     from sca_search.training.task import BY_NAME
 
     run = RunFolder(path)
-    spec = run.spec()
+    spec = run.spec(trust=trust)
     row = trial_row(run, spec, trial)
     number = int(row["candidate"])
     best = exported_model(records_of(run, number), row, spec.goal, run.metric)
@@ -113,29 +123,36 @@ def _check_replaceable(path: Path) -> None:
         raise RunError(f"{path}: is not a page of sca-search; choose another --out")
 
 
-def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
+def _serve(runs: list[Path], host: str, port: int, opened: bool, trust: bool) -> None:
     from sca_search.dashboard.live import LiveStudies, listen, serve
 
-    studies = LiveStudies(runs, _export)
+    studies = LiveStudies(runs, partial(_export, trust=trust))
     studies.data()  # rejects a folder that is not a run before anything is served
     listening = listen(host, port)
     if host != _LOCAL:
-        warn(f"Warning: everybody who can reach {host} can read these studies and export their trials.")
+        warn(f"Warning: everybody who can reach {host} can read these studies.")
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    # The token is behind a #: a browser does not send this part.
+    address = f"http://{shown}:{listening.getsockname()[1]}/#export={studies.token}"
     print_json({"live": address})
     results().print(f"Live:      {address} (Ctrl-C stops it)", soft_wrap=True)
-    if opened:
-        webbrowser.open(address)
-    with contextlib.suppress(KeyboardInterrupt):
+    with tempfile.TemporaryDirectory(prefix="sca-search-") as folder, contextlib.suppress(KeyboardInterrupt):
+        if opened:
+            _open_privately(address, Path(folder) / "open.html")
         serve(studies, listening, host)
 
 
-def _export(run: Path, trial: int) -> dict[str, Any]:
+def _open_privately(address: str, page: Path) -> None:
+    """Open an address through a private file: other users can see the arguments of the browser's process."""
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())
+
+
+def _export(run: Path, trial: int, trust: bool) -> dict[str, Any]:
     """Export a trial with the defaults of the export command; an earlier export of it is replaced."""
     from sca_search.export.folder import ExportOptions
     from sca_search.export.run import export_run
 
-    exported = export_run(run, trial, None, ExportOptions(replace=True, say=say))
+    exported = export_run(run, trial, None, ExportOptions(replace=True, say=say), trust=trust)
     written = {"folder": str(exported.folder), "files": list(exported.files)}
     return {**written, "holds": exported.verification.holds, "left_out": list(exported.left_out)}

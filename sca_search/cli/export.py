@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from sca_search.cli.options import NEGATIVE, RunArgument, StudyFile, TrialOption, option, study_options
+from sca_search.cli.options import NEGATIVE, RunArgument, StudyFile, TrialOption, TrustOption, option, study_options
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.system.console import info, print_json, results, say, warn
@@ -43,6 +43,7 @@ def export_command(
     ] = "float",
     force: Annotated[bool, option("Replace an export in the folder.", "--force")] = False,
     seconds: Annotated[float, typer.Option(help="Seconds of verification per format on the validation split.")] = 15.0,
+    trust: TrustOption = False,
 ) -> None:
     """Write the chosen model, or any trial, as packed, C, ONNX and torch files, and verify them."""
     from sca_search.export.folder import ExportOptions, parse_formats
@@ -51,7 +52,7 @@ def export_command(
     options = ExportOptions(
         parse_formats(formats), half, int2, seconds, force, tune=tune, stored=stored, activations=activations, say=say
     )
-    exported = export_run(run_folder, trial, out, options)
+    exported = export_run(run_folder, trial, out, options, trust=trust)
     for message in exported.left_out:
         warn(message)
     checks = _print_checks(exported.verification)
@@ -64,12 +65,13 @@ def export_command(
 def verify_command(
     folder: ExportFolder,
     seconds: Annotated[float, typer.Option(help="Seconds per format on the validation split.")] = 15.0,
+    trust: TrustOption = False,
 ) -> None:
     """Verify an export again: run every format and compare it with torch; exit code 1 if anything differs."""
     from sca_search.export.verify_folder import verify_folder
 
     say("verifying")
-    verification = verify_folder(folder, seconds)
+    verification = verify_folder(folder, seconds, trust=trust)
     print_json(_print_checks(verification))
     _require(verification.holds)
 
@@ -190,6 +192,7 @@ def calibrate_command(
         Path | None, option("Write the program for another device to this folder instead.", metavar="DIR")
     ] = None,
     target: Annotated[str | None, option("The device, with --emit: aarch64-linux, armv7-linux, …")] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Time the C kernels of an untrained network on this machine, per layer at several sparsities.
 
@@ -202,7 +205,7 @@ def calibrate_command(
     from sca_search.study.setup import make_task
 
     calibrate.check_options(emit, target, seconds)
-    task = make_task(resolve(study, flags))
+    task = make_task(resolve(study, flags, trust=trust))
     graph = calibrate.calibration_graph(task)
     if emit is not None and target is not None:
         emitted = calibrate.emit_calibration(emit, graph, target, say)

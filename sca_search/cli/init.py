@@ -120,7 +120,7 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
     print_json({"file": path, **times, "study": planned.model_dump(mode="json")})
     info().print(f"Expected: {_duration(total)} for {size}", soft_wrap=True)
     results().print(f"Study:    {path}", soft_wrap=True)
-    info().print(f"Run it:   sca-search {path}", soft_wrap=True)
+    info().print(f"Run it:   sca-search {path}{' --trust' if spec.references else ''}", soft_wrap=True)
 
 
 def _fixed_sizes(spec: StudySpec, requested: set[str]) -> dict[str, int]:

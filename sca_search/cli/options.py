@@ -58,6 +58,10 @@ StudyFile = Annotated[
     typer.Argument(metavar="STUDY.toml", help="A study file. Flags override it.", autocompletion=study_files),
 ]
 RunArgument = Annotated[Path, run_argument("The run folder of a study.")]
+TrustOption = Annotated[
+    bool,
+    option("Accept code that the study names: its own data, network, loss or metric.", "--trust"),
+]
 TrialOption = Annotated[int | None, option("Number of the trial. Default: the chosen one.")]
 _OUTPUT_OPTIONS = {
     "as_json": ("Print one JSON document to stdout, and messages to stderr.", "--json"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sca_search.cli.options import NEGATIVE, RunArgument, TrialOption, option
+from sca_search.cli.options import NEGATIVE, RunArgument, TrialOption, TrustOption, option
 from sca_search.config.names import format_metric
 from sca_search.errors import SpecError
 from sca_search.system.console import errors, info, print_json, results, say
@@ -21,6 +21,7 @@ def rerun_command(
     run_folder: RunArgument,
     trial: TrialOption = None,
     refit: Annotated[int, option("Number of one of its refits, from 1. Default: the trial itself.")] = 0,
+    trust: TrustOption = False,
 ) -> None:
     """Train a trial again from the files of the run folder, and report whether the result is bit-identical.
 
@@ -39,7 +40,7 @@ def rerun_command(
 
     with stop_on_interrupt() as stop:
         try:
-            done = rerun(run_folder, trial, refit, say, stop)
+            done = rerun(run_folder, trial, refit, say, stop, trust=trust)
         except StopRequestedError:
             errors().print("Interrupted. The run folder is unchanged.")
             print_json({"error": "interrupted", "exit_code": stop.exit_code})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from sca_search.cli.options import NEGATIVE, RUN_PANEL, RunArgument, StudyFile, option, study_options
+from sca_search.cli.options import NEGATIVE, RUN_PANEL, RunArgument, StudyFile, TrustOption, option, study_options
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
 from sca_search.system.console import errors, info, print_json, results, say
@@ -60,6 +60,7 @@ def run_command(
         ),
     ] = None,
     dry_run: Annotated[bool, option("Print the resolved study and exit.", "--dry-run", panel=RUN_PANEL)] = False,
+    trust: TrustOption = False,
     version: Annotated[
         bool, option("Print the version.", "--version", panel="Output", callback=_print_version, is_eager=True)
     ] = False,
@@ -74,7 +75,7 @@ def run_command(
 
     `sca-search studies/digits.toml --trials 40 --workers 2 --resume`
     """
-    spec = resolve(study, flags)
+    spec = resolve(study, flags, trust=trust)
     if dry_run:
         _print_plan(spec)
         return
@@ -103,7 +104,7 @@ def _print_finished(finished: "Finished", spec: "StudySpec") -> None:
     frame, choice = _trials(run, spec)
     if finished.summary:
         _print_results(run, frame, choice)
-    _print_places(run)
+    _print_places(run, spec)
     is_met = bool(finished.summary.get("chosen"))
     reason = "stopped" if stopped else None if is_met else unmet(frame, spec.goal, run.metric)
     print_json(_study_document(run, spec, frame, choice) | {"met": is_met, "stopped": stopped, "reason": reason})
@@ -209,19 +210,19 @@ def _print_results(run: "RunFolder", frame: "pd.DataFrame", choice: "Choice | No
         info().print(line)
 
 
-def _print_places(run: "RunFolder") -> None:
+def _print_places(run: "RunFolder", spec: "StudySpec") -> None:
     from sca_search.study.progress import closing_lines
 
-    results().print(*closing_lines(run.path, run.dashboard_file, run.chosen_file), sep="\n", soft_wrap=True)
+    results().print(*closing_lines(run, spec), sep="\n", soft_wrap=True)
 
 
-def show_command(run_folder: RunArgument) -> None:
+def show_command(run_folder: RunArgument, trust: TrustOption = False) -> None:
     """Print a finished or running study: its front, the chosen trial and its files."""
     from sca_search.runs.folder import RunFolder
     from sca_search.runs.integrity import damage_as_run_error
 
     run = RunFolder(run_folder)
-    spec = run.spec()
+    spec = run.spec(trust=trust)
     with damage_as_run_error(run_folder, "shown"):
         frame, choice = _trials(run, spec)
         document = _study_document(run, spec, frame, choice)
@@ -232,7 +233,7 @@ def show_command(run_folder: RunArgument) -> None:
             for trial, damage in document["damaged"].items():
                 results().print(f"trial {trial}: {damage}; --resume trains it again", soft_wrap=True)
             _print_results(run, frame, choice)
-            _print_places(run)
+            _print_places(run, spec)
     print_json(document)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sca_search.cli.options import option
+from sca_search.cli.options import TrustOption, option
+from sca_search.config.load import require_trust
 from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
@@ -33,6 +34,7 @@ def worker_command(
     threads: Annotated[int | None, option("Threads per process.", min=1, max=MAX_PROCESSES)] = None,
     data_dir: Annotated[Path | None, option("Folder with this machine's copies of the data sets.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
+    trust: TrustOption = False,
 ) -> None:
     """Train trials of a shared study until none is left.
 
@@ -48,6 +50,8 @@ def worker_command(
         raise SpecError(f"--storage must be given, or {STORAGE_VARIABLE} be set: a worker joins a shared study")
     say("loading torch")
     spec = _spec(study, shared, out)
+    if not trust:
+        require_trust(f"--storage: study {study!r}", spec.references)
     own = {"workers": workers, "threads": threads}
     search = spec.search.model_copy(update={name: value for name, value in own.items() if value is not None})
     data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": expand_home(data_dir)})

@@ -14,10 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from sca_search.config.costs import BUDGETS
-from sca_search.config.messages import sentence
+from sca_search.config.messages import format_value, sentence
+from sca_search.config.references import file_of
 from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.console import holds_password, scrub
+from sca_search.system.files import require_regular
 
 # Keys that may differ when a study is resumed or joined: they set its length and where it runs, not its results.
 MAY_CHANGE = (
@@ -34,8 +36,6 @@ MAY_CHANGE = (
     "search.trial_memory_gb",
     "search.refits",
 )
-# Ten times as much as the longest reasonable study file.
-_MAX_FILE_BYTES = 100_000
 _MAX_DOTS = 100
 
 
@@ -70,8 +70,8 @@ FLAGS = {name: flag.key for name, flag in STUDY_FLAGS.items()}
 """Flag -> key in the study file. An error in a flag is reported under the name of the flag."""
 
 
-def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
-    """The spec of a study file and flags; a flag of None is not set."""
+def resolve(study_file: Path | None, flags: Mapping[str, object], *, trust: bool = False) -> StudySpec:
+    """The spec of a study file and flags; a flag of None is not set. Code that the file names needs `trust`."""
     values = read_toml(study_file) if study_file else {}
     given = {flag: value for flag, value in flags.items() if value is not None}
     if isinstance(values.get("goal"), dict):  # a goal replaces all of the file's, a budget only the front
@@ -83,10 +83,24 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     where = str(study_file) if study_file else "the command line"
     _check_no_passwords(values, where)
     try:
-        return StudySpec.model_validate(values)
+        spec = StudySpec.model_validate(values)
     except ValidationError as error:
         sentences = [sentence(each, where, by_flag, StudySpec) for each in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(sentences))) from error
+    if not trust:
+        require_trust(where, {key: name for key, name in spec.references.items() if key not in by_flag})
+    return spec
+
+
+def require_trust(where: str, references: Mapping[str, str]) -> None:
+    """SpecError for code that a study names which somebody else may have written; flags are the user's own."""
+    sentences = [
+        f"{where}: {key} names code, {format_value(name)}, which would run here from "
+        f"{file_of(name) or 'a file that does not exist'}; if you trust it, add --trust (in Python, trust=True)"
+        for key, name in references.items()
+    ]
+    if sentences:
+        raise SpecError("\n".join(sentences))
 
 
 def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
@@ -105,9 +119,8 @@ def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a study file as a table."""
+    require_regular(path, SpecError, ".toml")
     try:
-        if (size := path.stat().st_size) > _MAX_FILE_BYTES:
-            raise SpecError(f"{path}: a study file must have at most {_MAX_FILE_BYTES:,} bytes, got {size:,}")
         text = path.read_text(encoding="utf-8")
         # Time and memory of Python's parser grow with the square of the number of parts of a key.
         if max(part.count(".") for part in re.split(r"[\n,=\[\]{}]", text)) > _MAX_DOTS:

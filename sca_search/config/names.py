@@ -20,7 +20,15 @@ DATA = {
     "npz:": "npz.load_npz",
     "hf-disk:": "hf_disk.load_hf_disk",
 }
+MODEL_PREFIXES = ("torchvision:", "timm:")  # followed by the name of a network of that package
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
+# The keys of a study that may refer to user code, and the prefixes of names that do not.
+REFERENCE_KEYS: dict[str, tuple[str, ...]] = {
+    "data.name": tuple(name for name in DATA if name.endswith(":")),
+    "model.name": MODEL_PREFIXES,
+    "train.loss": (),
+    "train.metric": (),
+}
 Augmentation = Literal["none", "crop-flip", "scale-aspect"]
 
 Kind = Literal["classes", "multi-label", "regression"]  # of a task

@@ -1,7 +1,8 @@
 """Import a user's object by reference: `package.module:name`, or `file.py:name`.
 
-A file is imported once, under a unique module name, and its folder is added to sys.path, as if Python had been started
-with it. Importing runs the user's code: never load a reference from an untrusted file.
+A file is imported once, under a unique module name. It can import the modules next to it, and a module of the working
+folder needs no installation; installed modules take precedence, and sys.path is not changed. Importing runs the user's
+code: a reference in a file is loaded only with the user's consent (`load.require_trust`).
 """
 
 import hashlib
@@ -13,12 +14,17 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
 from sca_search.errors import CodeError, InputError, ScaError, SpecError, nearest_name
 from sca_search.system.files import expand_home
 
+# Prefix of names that stand for a Python object.
+PYTHON_OBJECT = "python:"
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_SHOWN = 200
 
@@ -37,6 +43,8 @@ def load_object(reference: str, what: str, error: type[InputError] = SpecError) 
     """Import the referenced object; `what` describes its purpose in error messages."""
     if not is_reference(reference):
         raise error(f"{what} must be named as package.module:name or file.py:name, got {reference!r}")
+    if reference.startswith(PYTHON_OBJECT):
+        raise error(f"{what} {reference!r} is a Python object, which cannot be loaded by name")
     place, _, name = reference.rpartition(":")
     rule = f"{what} must be of your own or of an installed package"
     if not place.endswith(".py") and _is_stdlib(place):
@@ -50,6 +58,27 @@ def load_object(reference: str, what: str, error: type[InputError] = SpecError) 
         if _is_stdlib(_module_of(found)):  # as in torch:os.abort
             raise error(f"{rule}, {reference} is of Python itself")
     return found
+
+
+def file_of(reference: str) -> Path | None:
+    """The file that loading a reference would run, found without running any code; None if there is none."""
+    place = reference.rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place).expanduser().resolve()
+    top, *names = accumulate(place.split("."), "{}.{}".format)
+    found = _installed(top) or PathFinder.find_spec(top, [str(Path.cwd())])
+    for name in names:
+        inside = found.submodule_search_locations if found else None
+        found = PathFinder.find_spec(name, inside) if inside else None
+    return Path(found.origin) if found and found.has_location and found.origin else None
+
+
+def _installed(top: str) -> ModuleSpec | None:
+    """Where Python finds a top-level module."""
+    try:
+        return importlib.util.find_spec(top)
+    except ValueError:  # __main__ may have none
+        return None
 
 
 def _is_stdlib(module: str) -> bool:
@@ -104,7 +133,8 @@ def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
     try:
         if place.endswith(".py"):
             return _from_file(place, what, error)
-        _make_importable(Path.cwd())  # not on the search path of a console script
+        if _installed(place.partition(".")[0]) is None:
+            _make_importable(Path.cwd())
         return importlib.import_module(place)
     except InputError:
         raise
@@ -137,6 +167,17 @@ def _from_file(place: str, what: str, error: type[InputError]) -> ModuleType:
     return module
 
 
+@dataclass(frozen=True)
+class _UserFolder:
+    """Finds the modules in a folder of the user's code, after all others."""
+
+    folder: str
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [self.folder], target) if path is None else None
+
+
 def _make_importable(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    finder = _UserFolder(str(folder))
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)

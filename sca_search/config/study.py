@@ -13,7 +13,19 @@ from sca_search.config import types as t
 from sca_search.config.candidate import FromPrior, Tracked
 from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
-from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
+from sca_search.config.names import (
+    DATA,
+    LOSSES,
+    METHODS,
+    METRICS,
+    MODELS,
+    REFERENCE_KEYS,
+    SCA,
+    Augmentation,
+    at_most_one,
+    is_fraction,
+)
+from sca_search.config.references import PYTHON_OBJECT, is_reference
 from sca_search.config.types import Fraction, NonNegativeFloat, Table
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
@@ -340,7 +352,7 @@ class StudySpec(Table):
             yield method != SCA, "search.method", f"must be {SCA!r} with a recipe"
         is_other = self.plans_sparsity and method != SCA
         yield is_other and form != "decoupled", "search.form", f"must not be given with the method {method!r}"
-        is_start = has_weights or is_random or self.model.name.startswith(t.PYTHON_OBJECT)  # which has weights already
+        is_start = has_weights or is_random or self.model.name.startswith(PYTHON_OBJECT)  # which has weights already
         yield not (train.dense_epochs or is_start), "train.dense_epochs", "must be at least 1 without model.weights"
 
     def _accuracy_rules(self) -> Iterator[_Rule]:
@@ -355,9 +367,11 @@ class StudySpec(Table):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @property
-    def references(self) -> tuple[str | None, ...]:
-        """The settings that may refer to user code."""
-        return self.data.name, self.model.name, self.train.loss, self.train.metric
+    def references(self) -> dict[str, str]:
+        """The settings that refer to user code, by key."""
+        prefixes = {key: (*known, PYTHON_OBJECT) for key, known in REFERENCE_KEYS.items()}
+        named = {key: str(attrgetter(key)(self)) for key in prefixes}
+        return {key: name for key, name in named.items() if is_reference(name) and not name.startswith(prefixes[key])}
 
     @property
     def base_name(self) -> str:

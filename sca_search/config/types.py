@@ -176,8 +176,6 @@ def _trainer_settings(value: object) -> object:
 
 
 TrainerSettings = Annotated[dict[str, bool | int | float | str | list[int]], BeforeValidator(_trainer_settings)]
-# Prefix of names that stand for a Python object.
-PYTHON_OBJECT = "python:"
 
 
 def _with_absolute_path(name: str) -> str:

@@ -37,6 +37,7 @@ def study_document(files: RunFiles) -> Document:
     grown = growth(files.frame, files.dense_metric, files.metric)
     records = {trial: each.records[0] for trial, each in candidates.items()}
     prior = prior_view(files.closed_form, records, is_planned=files.spec.plans_sparsity)
+    trust = " --trust" if files.spec.references else ""
     paper = paper_figures(files.spec.data.name, files.spec.model.name)
     document = {
         "name": files.run.path.resolve().name,
@@ -61,7 +62,7 @@ def study_document(files: RunFiles) -> Document:
         "parallel": parallel(rows, names, ranked),
         "sensitivity": sensitivity(files.sensitivity),
         "setup": _setup(files),
-        "command": f"sca-search export {shlex.quote(str(files.run.path))} --trial",
+        "command": f"sca-search export {shlex.quote(str(files.run.path))}{trust} --trial",
     }
     plain: Document = compact(document)
     return plain

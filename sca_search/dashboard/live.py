@@ -1,9 +1,11 @@
 """The live page: a local server for the page, its document and one action, the export of a trial.
 
 Every request must name the right host, so that no other web page can reach the server by DNS rebinding. An export also
-requires the token of our own page and the right origin.
+requires the right origin and the token, which is in the address that the command prints and opens. The server never
+sends it: other users of the machine can read the page.
 """
 
+import asyncio
 import hashlib
 import ipaddress
 import json
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -23,6 +26,7 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sca_search.dashboard.document import one_detail
 from sca_search.dashboard.page import document_of, embedded, render_page
@@ -46,6 +50,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 # An IPv6 address in brackets or a name, and optionally a port.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _MAX_BODY_BYTES = 1000
+# A browser opens six connections to a server. The time is for a request to arrive, not for its answer.
+_MAX_CONNECTIONS = 32
+_REQUEST_SECONDS = 10.0
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 Stamps = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -59,12 +66,20 @@ class LiveStudies:
         self.token = token or secrets.token_urlsafe(32)
         # Documents and states as last read, with what they were read from.
         self._version, self._body = "", b""
+        self._page_version, self._page = "", ""
+        self._reading = threading.Lock()
         self._states: dict[Path, tuple[Stamps, StudyState]] = {}
         self._exporting = threading.Lock()
 
     def page(self) -> str:
-        documents = [document_of(run) for run in self.runs]
-        return render_page(documents, live={"token": self.token, "version": self.version()})
+        """The page, rendered again when the runs have changed."""
+        with self._reading:
+            version = self.version()
+            if version != self._page_version:
+                documents = [document_of(run) for run in self.runs]
+                self._page = render_page(documents, live={"version": version})
+                self._page_version = version
+            return self._page
 
     def version(self) -> str:
         """A hash that changes when there is something new to draw."""
@@ -84,11 +99,12 @@ class LiveStudies:
 
     def data(self) -> bytes:
         """The documents, read again when they have changed."""
-        version = self.version()
-        if version != self._version:
-            content = {"version": version, "studies": [document_of(run) for run in self.runs]}
-            self._version, self._body = version, _encoded(embedded(content))
-        return self._body
+        with self._reading:
+            version = self.version()
+            if version != self._version:
+                content = {"version": version, "studies": [document_of(run) for run in self.runs]}
+                self._version, self._body = version, _encoded(embedded(content))
+            return self._body
 
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
         if not 0 <= study < len(self.runs):
@@ -124,7 +140,7 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
 
     async def export(request: Request) -> Response:
         if not secrets.compare_digest(request.headers.get("x-token", "").encode(), studies.token.encode()):
-            return _json({"error": "the token must be the page's"}, 403)
+            return _json({"error": "the token must be that of the address which the command printed"}, 403)
         study, trial = requested_export(await _short_body(request), len(studies.runs))
         return _json(await run_in_threadpool(studies.exported, study, trial))
 
@@ -209,6 +225,48 @@ def _is_ip_address(name: str) -> bool:
     return True
 
 
+class _Connection(H11Protocol):
+    """A connection whose client must send each request in time, and may have only a few others."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        self.deadline: asyncio.TimerHandle | None = None
+        self._watch()
+        others = [each for each in self.connections if isinstance(each, _Connection) and each._is_of(self.client)]
+        others.remove(self)
+        if len(others) >= _MAX_CONNECTIONS:
+            # The oldest that waits for its client, else the oldest.
+            min(others, key=lambda each: (not each.is_waiting, each.opened)).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._end_deadline()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client has not yet sent a whole request."""
+        return self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
+
+    def _is_of(self, client: tuple[str, int] | None) -> bool:
+        return bool(self.client and client and self.client[0] == client[0]) and not self.transport.is_closing()
+
+    def _watch(self) -> None:
+        if not self.is_waiting:
+            self._end_deadline()
+        elif self.deadline is None:
+            self.deadline = self.loop.call_later(_REQUEST_SECONDS, self.transport.abort)
+
+    def _end_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Open a socket on the address; port 0 means any free one."""
     try:
@@ -219,7 +277,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(studies: LiveStudies, listening: socket.socket, host: str) -> None:
     """Serve until Ctrl-C."""
-    config = uvicorn.Config(application(studies, host), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        application(studies, host), http=_Connection, log_level="warning", access_log=False, lifespan="off"
+    )
     # Seconds to wait for a running export.
     config.timeout_graceful_shutdown = 2
     uvicorn.Server(config).run(sockets=[listening])

@@ -28,7 +28,7 @@ def fetch_files(
     """
     created = [path for path in (root, *root.parents) if not path.exists()]
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)  # may also hold compiled models: only the user writes to it
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as work:
             try:
                 _fill(Path(work), download, {file: root / file for file in packed if (root / file).is_file()})

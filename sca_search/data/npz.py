@@ -29,6 +29,7 @@ from sca_search.data.arrays import Arrays, data_of_arrays
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, require_kind, targets_of
 from sca_search.errors import DataError
+from sca_search.system.machine import available_bytes
 
 # zipfile raises RuntimeError where a password is needed.
 _BROKEN = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
@@ -97,6 +98,7 @@ def _checked(path: Path) -> _File:
             f"{path}: the arrays {', '.join(needed)} are required, {', '.join(missing)} missing; "
             f"it has {', '.join(sorted(headers)) or 'none'}"
         )
+    _require_memory(path, [header for key, header in headers.items() if key in {*needed, _NAMES}])
     kind = kind_of(f"{path}: train_{targets}", *headers[f"train_{targets}"])
     for part in parts:
         _check_inputs(f"{path}: {part}_{inputs}", headers[f"{part}_{inputs}"], headers[f"train_{inputs}"][0][1:])
@@ -105,6 +107,13 @@ def _checked(path: Path) -> _File:
         if found != count:
             raise DataError(f"{path}: {part}_{targets} must have one row for each of {count} examples, got {found}")
     return _File(path, parts, inputs, targets, kind)
+
+
+def _require_memory(path: Path, headers: Sequence[_Header]) -> None:
+    """DataError if the arrays are larger than the memory: a small archive can be decompressed to any size."""
+    size, most = sum(math.prod(shape) * dtype.itemsize for shape, dtype in headers), available_bytes()
+    if size > most:
+        raise DataError(f"{path}: its arrays must fit into the available memory, {most:,} bytes, got {size:,}")
 
 
 def _check_inputs(where: str, header: _Header, expected: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.layout import METADATA_FILE, C
+from sca_search.system.files import require_regular
 
 VERSION = 2
 
@@ -39,6 +40,7 @@ def read_metadata(folder: Path) -> Metadata:
         raise ExportError(f"{folder}: there is no such folder")
     if not path.is_file():
         raise ExportError(f"{folder}: is not an export folder, it has no {path.name}")
+    require_regular(path, ExportError)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and content.get("version", VERSION) != VERSION:

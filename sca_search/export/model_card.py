@@ -1,6 +1,8 @@
 """The model card, MODEL.md: what the model is, its metric, its size, how to use each file, how to reproduce it."""
 
+import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +59,11 @@ def bits_per_weight(sparsity: float) -> float:
 def model_card(folder: Path, metadata: Metadata, graph: Graph, verification: Verification) -> str:
     """The card's text."""
     about, spec = metadata.about, metadata.input
-    title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
+    title = f"{_text(about['study'])}, trial {about['trial']}" if "study" in about else "A ternary network"
     metric = str(about.get("metric", ACCURACY))
     sections = [
         f"# {title}\n\n{_summary(metadata, graph)}",
-        f"## {'Accuracy' if metric == ACCURACY else metric}\n\n{_accuracy(about, metric)}"
+        f"## {'Accuracy' if metric == ACCURACY else _text(metric)}\n\n{_accuracy(about, metric)}"
         if "accuracy" in about
         else "",
         f"## Sparsity\n\n{_sparsity(graph)}",
@@ -74,9 +76,21 @@ def model_card(folder: Path, metadata: Metadata, graph: Graph, verification: Ver
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """A Markdown table of plain text."""
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(_text(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _text(value: object) -> str:
+    """A string as one line of Markdown that shows it as it is: names come from the data, the network and the study."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in str(value)).split())
+    return re.sub(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", html.escape(line, quote=False))
+
+
+def _code(name: str) -> str:
+    """A name as code, if it has no characters that need escapes, which code does not have."""
+    text = _text(name)
+    return f"`{text}`" if text == name else text
 
 
 def verification_text(verification: Verification, *, has_classes: bool = True) -> str:
@@ -86,8 +100,8 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
     rows = [[check.file, check.what, check.found, verdicts[check.holds]] for check in verification.checks]
     classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
-        f"{verdict}. Compared with {verification.described}. The difference of outputs a from the reference b is "
-        f"max|a-b| / max|b|; the limit is {TOLERANCE:g}{classes}.\n\n"
+        f"{verdict}. Compared with {_text(verification.described)}. The difference of outputs a from the reference b "
+        f"is max|a-b| / max|b|; the limit is {TOLERANCE:g}{classes}.\n\n"
         f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
     )
 
@@ -104,21 +118,21 @@ def _summary(metadata: Metadata, graph: Graph) -> str:
         f"with {sum(layer.weight.size for layer in graph.ternary_layers):,} weights that are only -1, 0 and +1, "
         f"{graph.sparsity:.3%} of them 0. Found by sca-search."
     )
-    return text + (f"\n\nGoal of the study: {metadata.about['goal']}." if "goal" in metadata.about else "")
+    return text + (f"\n\nGoal of the study: {_text(metadata.about['goal'])}." if "goal" in metadata.about else "")
 
 
 def _accuracy(about: Mapping[str, Any], metric: str) -> str:
     refit = f" (refit {about['refit']} of the trial)" if about.get("refit") else ""
     lines = [f"- Validation: {format_metric(metric, about['accuracy'])} for this very model{refit}"]
     if about.get("reason"):
-        lines.append(f"- Chosen: {about['reason']}")
+        lines.append(f"- Chosen: {_text(about['reason'])}")
     if about.get("refits"):
         lines.append(
             f"- Refits: {refit_text(about, metric)} (what to expect of another training; the figure of a selected "
             "model is optimistic)"
         )
     if about.get("test_metric") is not None:
-        tested = f"{about['test_images']} {about.get('examples', 'images')}"
+        tested = _text(f"{about['test_images']} {about.get('examples', 'images')}")
         lines.append(f"- Test: {format_metric(metric, about['test_metric'])} on {tested}, read once")
     if about.get("dense_accuracy") is not None:
         dense = format_metric(metric, about["dense_accuracy"])
@@ -160,7 +174,7 @@ def _input(spec: InputSpec) -> str:
 
 
 def _answer(spec: InputSpec) -> str:
-    names = ", ".join(f"`{name}`" for name in spec.classes[:12]) + (" …" if len(spec.classes) > 12 else "")
+    names = ", ".join(map(_code, spec.classes[:12])) + (" …" if len(spec.classes) > 12 else "")
     if spec.kind == "classes":
         return f"The output is a logit for each of the classes {names}."
     if spec.kind == "multi-label":
@@ -199,7 +213,7 @@ def _usage(folder: Path, spec: InputSpec) -> str:
 
 
 def _repeat(about: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
+    versions = _text(", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items()))
     return (
         f"`{STUDY_FILE}` next to this card is the whole study.\n\n"
         f"```sh\nsca-search {STUDY_FILE}\nsca-search export RUN --trial {about['trial']}\n"

@@ -33,11 +33,17 @@ from sca_search.training.task import BY_NAME, Source
 
 
 def export_run(
-    path: Path, trial: int | None, out: Path | None, options: ExportOptions, source: Source = BY_NAME
+    path: Path,
+    trial: int | None,
+    out: Path | None,
+    options: ExportOptions,
+    source: Source = BY_NAME,
+    *,
+    trust: bool = False,
 ) -> Exported:
     """Exports one trial of a run, by default the chosen one, into `out` or the run's own folder of exports."""
     run = RunFolder(path)
-    spec = run.spec()
+    spec = run.spec(trust=trust)
     row = trial_row(run, spec, trial)
     folder = out or run.path / "exports" / f"trial-{row['trial']:03d}"
     check_target(folder, replaced=options.replace)  # before the data is read, which may take a while

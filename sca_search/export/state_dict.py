@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import RunError
 from sca_search.models.scales import merged_trits
-from sca_search.system.files import save_tensors
+from sca_search.system.files import require_loadable, save_tensors
 from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
 FORMAT = "sca-search/plain"
@@ -49,6 +49,7 @@ def save_plain(
 
 def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], InputSpec]:
     """State dict with float weights, names of the ternary layers, and the input of the network."""
+    require_loadable(path, RunError)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

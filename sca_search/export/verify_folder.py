@@ -18,18 +18,16 @@ from sca_search.export.packed.test_vectors import read_vectors
 from sca_search.export.run import built, study_images
 from sca_search.export.state_dict import load_plain
 from sca_search.export.verify import ALL_BUT_PACKED, Verification, references_of, verify, with_integers, without_c
-from sca_search.runs.integrity import reject_code_in_run_folder, reject_outside_links
+from sca_search.runs.integrity import require_plain_files
 
 _Packed = tuple[Graph, TestVectors]
 
 
-def verify_folder(folder: Path, seconds: float) -> Verification:
+def verify_folder(folder: Path, seconds: float, *, trust: bool = False) -> Verification:
     """Compares the formats with the trained network, or if its state is missing with the packed model."""
+    require_plain_files(folder)
     metadata = read_metadata(folder)
-    reject_outside_links(folder)
-    spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
-    if spec is not None:
-        reject_code_in_run_folder(folder, spec.references)
+    spec = resolve(folder / STUDY_FILE, {}, trust=trust) if (folder / STUDY_FILE).is_file() else None
     images, _, problem = study_images(spec) if spec else (None, None, "the folder names no study")
     trained = _trained(folder, metadata, spec, images)
     try:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
+from sca_search.config.names import MODEL_PREFIXES
 from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.config.study import ModelSpec
 from sca_search.errors import ModelError
@@ -25,7 +26,7 @@ from sca_search.models.user import Maker, copied, user_maker
 from sca_search.models.weights import load_weights
 from sca_search.models.zoo import timm_maker, torchvision_maker
 
-ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
+_ZOOS = dict(zip(MODEL_PREFIXES, (torchvision_maker, timm_maker), strict=True))
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: floa
         return lambda: build_model(name, num_classes=num_classes, input_shape=input_shape, dropout=dropout)
     if dropout:
         raise ModelError(f"model {name}: model.dropout is a setting of the built-in networks, got {dropout}")
-    if source in ZOOS:
-        return ZOOS[source](rest, num_classes, input_shape)
+    if f"{source}:" in _ZOOS:
+        return _ZOOS[f"{source}:"](rest, num_classes, input_shape)
     return user_maker(name, num_classes, input_shape)
 
 

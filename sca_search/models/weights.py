@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sca_search.errors import ModelError
+from sca_search.system.files import require_loadable
 
 _SHOWN = 3  # names of each kind in a message
 # The key of the teacher logits in a study's file of dense weights: no module can have this name.
@@ -45,6 +46,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name."""
     if not path.is_file():
         raise ModelError(f"--weights {path}: there is no such file")
+    require_loadable(path, ModelError)
     state = _loaded(path)
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         got = f"a value of type {type(state).__name__}"

@@ -18,7 +18,7 @@ from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import measured, read_csv
 from sca_search.study.setup import warm_start
-from sca_search.system.files import write_json_atomic
+from sca_search.system.files import require_regular, write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH, logits_of
 from sca_search.training.task import Task
@@ -56,6 +56,7 @@ def read_result(path: Path) -> CellResult | None:
     """The result of a finished cell; None if it is not finished."""
     if not path.exists():
         return None
+    require_regular(path, RunError)
     try:
         return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:  # pydantic raises ValueErrors

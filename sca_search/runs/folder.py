@@ -17,7 +17,7 @@ from sca_search.config.names import ACCURACY
 from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
-from sca_search.runs.integrity import reject_code_in_run_folder, reject_outside_links
+from sca_search.runs.integrity import require_plain_files
 from sca_search.system.files import is_temporary, remove_leftovers, write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
@@ -83,15 +83,16 @@ class RunFolder:
         """The state of an unfinished candidate."""
         return self.candidate(number) / "checkpoint.safetensors"
 
-    def spec(self) -> StudySpec:
-        """Read the study of the run; RunError if the folder is none, of another format, or unsafe to read."""
+    def spec(self, *, trust: bool = False) -> StudySpec:
+        """Read the study of the run; RunError if the folder is none, of another format, or unsafe to read.
+
+        SpecError if it names code, unless `trust` is set: by the user, or because the caller does not load that code.
+        """
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
-        reject_outside_links(self.path)
+        require_plain_files(self.path)
         self._check_format()
-        spec = resolve(self.spec_file, {})
-        reject_code_in_run_folder(self.path, spec.references)
-        return spec
+        return resolve(self.spec_file, {}, trust=trust)
 
     def _check_format(self) -> None:
         number = _known(self.about_file).get("format", 1)
@@ -158,7 +159,7 @@ def require_joinable(run: RunFolder, spec: StudySpec) -> None:
         return
     if not run.spec_file.is_file() or not run.shared_file.is_file():
         raise RunError(f"{run.path}: holds files that are not of a shared study; choose another --name or --out")
-    if changed := differences(spec, run.spec()):
+    if changed := differences(spec, run.spec(trust=True)):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name")
 
 
@@ -211,7 +212,8 @@ def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder
 
     def changed(run: RunFolder) -> list[str]:
         may_skip = spec.data.skip_unreadable and training_is_whole
-        return [key for key in differences(spec, run.spec()) if not (may_skip and key == "data.skip_unreadable")]
+        keys = differences(spec, run.spec(trust=True))
+        return [key for key in keys if not (may_skip and key == "data.skip_unreadable")]
 
     path, found = spec.out / (spec.name or spec.base_name), _existing_runs(spec)
     if found in ([], [RunFolder(path)]) and path.is_dir() and any(path.iterdir()) and _is_free(path):
@@ -244,6 +246,6 @@ def _holding(run: RunFolder, spec: StudySpec) -> str:
         return "files that are not a study; choose another --name"
     if run.shared_file.is_file():
         return "a study that machines share; give --storage or choose another --name"
-    if differences(spec, run.spec()):
+    if differences(spec, run.spec(trust=True)):
         return "another study; choose another --name"
     return "this study already; continue with --resume or choose another --name"

@@ -1,72 +1,44 @@
 """Checks of run folders that may be untrusted.
 
 Reading a run, or the data of an export, must neither run code of its author nor write outside the folder; an export's
-C source is a program, which `verify`, `bench` and `check` build and run on purpose. A study file may refer to user
-functions, a folder may hold links, and a database may hold triggers and views. User functions are next to the runs,
-never in them.
+C source is a program, which `verify`, `bench` and `check` build and run on purpose. A folder may hold links, pipes
+and files of any size, and a database may hold triggers and views. Functions that a study file names need the user's
+consent (`load.require_trust`).
 """
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from sca_search.config.references import is_reference
 from sca_search.errors import RunError
+from sca_search.system.files import require_regular
 
 # The last but one is raised by Optuna for incomplete rows.
 _RAISED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 
-def reject_outside_links(folder: Path) -> None:
-    """RunError if a link in the folder points outside of it."""
+def require_plain_files(folder: Path) -> None:
+    """RunError if a link in the folder points outside of it, or a file is a pipe or too large for its type."""
     home = folder.resolve()
-    for link in _links(home):
-        if not link.resolve().is_relative_to(home):
-            raise RunError(f"{folder}: must contain its files itself, {link.relative_to(home)} points outside of it")
+    for entry in _files(home):
+        path = Path(entry.path)
+        if entry.is_symlink() and not path.resolve().is_relative_to(home):
+            raise RunError(f"{folder}: must contain its files itself, {path.relative_to(home)} points outside of it")
+        require_regular(folder / path.relative_to(home), RunError)
 
 
-def _links(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     try:
         entries = list(os.scandir(folder))
     except OSError:
         return  # an unreadable folder is reported where it is read
     for entry in entries:
-        if entry.is_symlink():
-            yield Path(entry.path)
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _links(Path(entry.path))
-
-
-def reject_code_in_run_folder(folder: Path, names: Iterable[str | None]) -> None:
-    """RunError if one of a study's references names a function in a file of this folder."""
-    home = folder.resolve()
-    for name in names:
-        if name is not None and is_reference(name) and any(_lies_in(home, file) for file in _files(name)):
-            raise RunError(
-                f"{folder}: its study refers to code in the folder itself, {name[:200]!r}, which whoever made it could "
-                "run here; if you trust it, move that file elsewhere and change its path in study.toml"
-            )
-
-
-def _files(reference: str) -> Iterator[Path]:
-    """Files that a reference may stand for, relative to the current folder: of a module also each package."""
-    place = reference.rpartition(":")[0]
-    if place.endswith(".py"):
-        yield Path(place)
-        return
-    parts = place.split(".")
-    for count in range(1, len(parts) + 1):
-        yield Path(*parts[:count])
-        yield Path(*parts[:count]).with_suffix(".py")
-
-
-def _lies_in(home: Path, file: Path) -> bool:
-    try:
-        return file.exists() and file.resolve().is_relative_to(home)
-    except (OSError, ValueError):
-        return False
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        else:
+            yield entry
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from sca_search.study.inputs import inputs_of
 from sca_search.study.pace import Say
 from sca_search.study.session import run_study
 from sca_search.study.setup import make_task, threads_of, warm_start
-from sca_search.system.files import write_json_atomic
+from sca_search.system.files import require_regular, write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.fit import StopRequestedError
@@ -126,6 +126,7 @@ def run_comparison(
 
 def read_result(path: Path) -> MethodResult:
     """The result of a method that an earlier command wrote."""
+    require_regular(path, RunError)
     try:
         return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
@@ -139,7 +140,7 @@ def _run_of(spec: StudySpec) -> RunFolder:
 def _reject_other(spec: StudySpec) -> None:
     """The folder of another comparison must not be mixed with this one."""
     run = _run_of(spec)
-    if run.spec_file.is_file() and (changed := differences(spec, run.spec())):
+    if run.spec_file.is_file() and (changed := differences(spec, run.spec(trust=True))):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --out")
 
 

@@ -16,11 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.references import is_installed, is_reference, load_object
+from sca_search.config.references import is_installed, load_object
 from sca_search.config.study import StudySpec
-from sca_search.config.types import PYTHON_OBJECT
 from sca_search.data import checksum
-from sca_search.models.prepare import ZOOS
 from sca_search.training.task import Task
 
 
@@ -31,7 +29,7 @@ def inputs_of(spec: StudySpec, task: Task) -> dict[str, str]:
     fixed = [value for name, value in first.items() if torch.equal(value, second[name])]
     return {
         "data": task.data.checksum,
-        "network": _network_checksum(network, first, spec.model.name),
+        "network": _network_checksum(network, first, spec.references.get("model.name")),
         "initial weights": checksum(fixed),
     }
 
@@ -42,17 +40,16 @@ def _start(task: Task, seed: int) -> nn.Module:
         return task.start_model()
 
 
-def _network_checksum(network: nn.Module, state: dict[str, Tensor], name: str) -> str:
+def _network_checksum(network: nn.Module, state: dict[str, Tensor], reference: str | None) -> str:
     found = zlib.crc32(repr([(key, tuple(value.shape)) for key, value in state.items()]).encode())
-    for source in sorted(path.read_bytes() for path in set(_source_files(network, name))):
+    for source in sorted(path.read_bytes() for path in set(_source_files(network, reference))):
         found = zlib.crc32(source, found)
     return f"{found:08x}"
 
 
-def _source_files(network: nn.Module, name: str) -> Iterator[Path]:
+def _source_files(network: nn.Module, reference: str | None) -> Iterator[Path]:
     """The user's files that define the network; a class of an interactive session has none."""
-    has_file = is_reference(name) and name.partition(":")[0] not in {*ZOOS, PYTHON_OBJECT.rstrip(":")}
-    makers = [load_object(name, "model")] if has_file else []
+    makers = [load_object(reference, "model")] if reference else []
     for made in (*makers, *{type(module) for module in network.modules()}):
         with contextlib.suppress(OSError, TypeError):
             file = inspect.getsourcefile(made)  # type: ignore[arg-type]  # TypeError for an object without a file

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -17,8 +16,10 @@ from rich.text import Text
 
 from sca_search.config.costs import COST_METRICS, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
+from sca_search.config.study import StudySpec
 from sca_search.runs.candidates import model_name, refit_text
 from sca_search.runs.choice import Choice
+from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import pareto_front, trial_frame
 from sca_search.study import events as e
@@ -291,7 +292,8 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
     return table
 
 
-def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
+def closing_lines(run: RunFolder, spec: StudySpec) -> list[str]:
     """Paths of the results."""
-    use = [f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
-    return [f"Run:       {folder}", f"Dashboard: {dashboard}", *(use if model.exists() else ())]
+    export = f"sca-search export {shlex.quote(str(run.path))}{' --trust' if spec.references else ''}"
+    use = [f"Model:     {run.chosen_file}", f"To use it: {export}"]
+    return [f"Run:       {run.path}", f"Dashboard: {run.dashboard_file}", *(use if run.chosen_file.exists() else ())]

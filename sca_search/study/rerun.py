@@ -59,10 +59,18 @@ class Rerun:
         return sum(each.values for each in self.differences if each.is_ternary)
 
 
-def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None], stop: StopToken = NEVER) -> Rerun:
+def rerun(
+    path: Path,
+    trial: int | None,
+    refit: int,
+    say: Callable[[str], None],
+    stop: StopToken = NEVER,
+    *,
+    trust: bool = False,
+) -> Rerun:
     """Train a trial, by default the chosen one, or one of its refits again."""
     run = RunFolder(path)
-    spec = run.spec()
+    spec = run.spec(trust=trust)
     row = trial_row(run, spec, trial, to="be trained again")
     number = int(row["candidate"])
     record = _record(run, number, refit)

@@ -30,7 +30,7 @@ from sca_search.runs.goal import typical_sparsity
 from sca_search.study.budgets import CostMeter, Costs, CostSetup, prepare_costs
 from sca_search.study.events import DenseEpoch, Emit, Note, SensitivityStep, ignore
 from sca_search.study.space import Space
-from sca_search.system.files import save_tensors, write_json_atomic
+from sca_search.system.files import require_loadable, save_tensors, write_json_atomic
 from sca_search.system.machine import usable_cores
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
@@ -183,6 +183,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
 
 def read_warm_start(run: RunFolder) -> WarmStart:
     """The dense network that an earlier command trained; RunError where it cannot be read."""
+    require_loadable(run.dense_file, RunError)
     try:
         scores = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
         state = load_file(run.dense_file)

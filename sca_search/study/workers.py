@@ -15,7 +15,7 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -40,6 +40,7 @@ _MAX_FAILED_STARTS = 3
 # may hang.
 _START_SECONDS = 600.0
 _STOP_SECONDS = 20.0
+_SAFE_PATH = "PYTHONSAFEPATH"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # Values of the shared byte: start waiting trials; start no further trial; requeue the running trial and end.
 _RUN, _FINISH, _STOP = range(3)
@@ -126,7 +127,8 @@ class LocalWorkers:
         device = device_of(number, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         arguments = (self.prepare, self.run, theirs, self._state, number, device)
         process = self._context.Process(target=_worker, args=arguments, daemon=True)
-        process.start()
+        with _safe_path():
+            process.start()
         theirs.close()  # the pipe then ends with the worker
         self._workers[number] = _Worker(process, ours)
 
@@ -208,6 +210,19 @@ class LocalWorkers:
             self._start(number)
         else:
             self._workers[number].is_done = True
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """New Python processes do not search the working folder, which may be somebody else's, for modules."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE_PATH]
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
 def device_of(number: int, count: int, visible: str | None) -> str | None:

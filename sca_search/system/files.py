@@ -1,13 +1,15 @@
-"""Atomic writes of files and folders: under a temporary name, synced, then renamed."""
+"""Atomic writes of files and folders: under a temporary name, synced, then renamed. Checks of files that are read."""
 
 import contextlib
 import ctypes
 import glob
 import json
+import math
 import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 
 from sca_search.errors import InputError, StorageError
+from sca_search.system.machine import available_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,6 +118,35 @@ def expand_home(path: str | os.PathLike[str]) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(f"{path}: must be a path without ~, because there is no such home folder") from error
+
+
+# Far beyond what is ever written; other files that are loaded must fit into memory.
+_MOST_BYTES = {".toml": 100_000, ".json": 64 * 2**20, ".csv": 256 * 2**20, ".c": 2**30, ".onnx": 2**31, ".db": 2**33}
+
+
+def require_regular(path: Path, error: type[InputError], suffix: str = "") -> None:
+    """Raise `error` for a pipe or device, and for a file that is too large for its type; no error if there is no file.
+
+    Opening a pipe waits for a writer, and a sparse file of a few bytes on disk can have any size.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return  # reported where it is read
+    if stat.S_ISDIR(found.st_mode):
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{path}: must be a regular file, got a pipe or device")
+    most = _MOST_BYTES.get(suffix or path.suffix, math.inf)
+    if found.st_size > most:
+        raise error(f"{path}: must have at most {most:,} bytes, got {found.st_size:,}")
+
+
+def require_loadable(path: Path, error: type[InputError]) -> None:
+    """Raise `error` also for a file that does not fit into memory, into which it is read as a whole."""
+    require_regular(path, error)
+    if path.is_file() and (size := path.stat().st_size) > (most := available_bytes()):
+        raise error(f"{path}: must fit into the available memory, {most:,} bytes, got {size:,}")
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ returns freed memory, reports out of memory."""
 import contextlib
 import ctypes
 import importlib.metadata
+import math
 import multiprocessing
 import os
 import platform
@@ -61,6 +62,14 @@ def _temporary_cache() -> Path:
 def usable_cores() -> int:
     """Cores that this process may run on; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_bytes() -> float:
+    """Memory that a process can still get without swapping; infinite if the system does not report it."""
+    known = Path("/proc/meminfo")
+    text = known.read_text(encoding="utf-8") if known.is_file() else ""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", text, re.MULTILINE)
+    return 1024 * int(found[1]) if found else math.inf
 
 
 def processor() -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sca_search.errors import CheckpointError
-from sca_search.system.files import save_tensors
+from sca_search.system.files import require_loadable, save_tensors
 
 FORMAT = "sca-search/checkpoint"
 VERSION = "3"
@@ -64,6 +64,7 @@ def _digest(tensors: Mapping[str, Tensor], progress: str) -> str:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a file that `save_checkpoint` wrote; CheckpointError if it is invalid."""
+    require_loadable(path, CheckpointError)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sca_search.config.references import PYTHON_OBJECT
 from sca_search.config.study import DataSpec, StudySpec
-from sca_search.config.types import PYTHON_OBJECT
 from sca_search.data import Batch, DataSet, from_objects, load_study_data
 from sca_search.errors import DataError, ModelError
 from sca_search.models import Maker, find_maker, maker_of

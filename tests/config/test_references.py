@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from sca_search.config.references import describe_error, is_reference, load_object, user_code_errors
+from sca_search.config.references import describe_error, file_of, is_reference, load_object, user_code_errors
 from sca_search.errors import CodeError, DataError, LimitError, SpecError
 from sca_search.training.evaluate import score
 
 
 @pytest.fixture(autouse=True)
-def _path_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def _finders_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
 
 
 def _file(folder: Path, text: str, name: str = "mine.py") -> Path:
@@ -114,6 +114,54 @@ def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: py
     _file(tmp_path, "ANSWER = 43\n", "a_module_that_lies_here.py")
     monkeypatch.chdir(tmp_path)
     assert load_object("a_module_that_lies_here:ANSWER", "the data") == 43
+
+
+def test_users_folders_are_not_on_the_search_path_and_do_not_replace_installed_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(sys.path)
+    _file(tmp_path, "raise AssertionError\n", "wave.py")
+    _file(tmp_path, "raise AssertionError\n", "sklearn.py")
+    path = _file(tmp_path, "import wave\nimport sklearn\n\nKNOWN = wave.__name__\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_object(f"{path}:KNOWN", "the data") == "wave"
+    assert load_object("sklearn:__name__", "the data") == "sklearn"
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("mine.py:make", "mine.py"),
+        ("mine:make", "mine.py"),
+        ("package.inner:make", "package/inner.py"),
+        ("package:make", "package/__init__.py"),
+        ("package.no_such:make", None),
+        ("no_such:make", None),
+        ("no_such.inner:make", None),
+    ],
+)
+def test_the_file_of_a_reference_is_found_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, expected: str | None
+) -> None:
+    (tmp_path / "package").mkdir()
+    for name in ("mine.py", "package/__init__.py", "package/inner.py"):
+        _file(tmp_path, "raise AssertionError\n", name)
+    monkeypatch.chdir(tmp_path)
+    assert file_of(reference) == (expected and tmp_path / expected)
+
+
+def test_the_file_of_an_installed_module_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _file(tmp_path, "", "numpy.py")
+    monkeypatch.chdir(tmp_path)
+    assert file_of("numpy.linalg:norm") == Path(np.__file__).parent / "linalg" / "__init__.py"
+
+
+def test_an_object_of_python_is_not_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _file(tmp_path, "raise AssertionError\n", "python.py")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"^the loss 'python:focal' is a Python object, which cannot be"):
+        load_object("python:focal", "the loss")
 
 
 def test_a_missing_module_is_named() -> None:

@@ -682,3 +682,24 @@ def test_no_dense_training_without_weights_is_rejected(tmp_path):
     assert str(caught.value) == (
         f"{tmp_path}/a.toml: train.dense_epochs must be at least 1 without model.weights, got 0"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {}),
+        ({"model": {"name": "torchvision:resnet18"}, "data": {"name": "folder:photos"}}, {}),
+        ({"model": {"name": "timm:resnet18"}, "data": {"name": "hf-disk:photos"}}, {}),
+        ({"model": {"name": "python:Net"}, "data": {"name": "python:tuple"}}, {}),
+        ({"model": {"name": "folder:make"}}, {"model.name": "folder:make"}),
+        ({"data": {"name": "timm:make"}}, {"data.name": "timm:make"}),
+        ({"data": {"name": "digits:make"}}, {"data.name": "digits:make"}),
+        ({"data": {"name": "/digits.py:make"}}, {"data.name": "/digits.py:make"}),
+        (
+            {"train": {"loss": "npz:loss", "metric": "timm:metric"}},
+            {"train.loss": "npz:loss", "train.metric": "timm:metric"},
+        ),
+    ],
+)
+def test_settings_that_refer_to_user_code(values: dict[str, object], expected: dict[str, str]) -> None:
+    assert StudySpec.model_validate(values).references == expected

@@ -520,10 +520,10 @@ def test_page_loads_nothing_from_elsewhere_and_runs_only_its_own_scripts() -> No
 
 
 def test_live_page_may_ask_its_own_server() -> None:
-    page = Page(render_page([study_document(files_of(ROWS))], live={"token": "t"}))
+    page = Page(render_page([study_document(files_of(ROWS))], live={"version": "v"}))
     (policy,) = [attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes]
     assert policy.endswith("connect-src 'self'")
-    assert page.data["live"] == {"token": "t"}
+    assert page.data["live"] == {"version": "v"}
 
 
 def test_compact_rounds_and_drops_what_is_no_number() -> None:

@@ -1,5 +1,6 @@
 """Data sets that a user brings: .npz files and folders of images, good and bad."""
 
+import io
 import pickle
 import zipfile
 from dataclasses import replace
@@ -141,6 +142,26 @@ def test_npz_inputs_are_taken_channels_first_whatever_their_rank(tmp_path: Path,
     assert (data.kind, data.classes, data.input_shape) == ("regression", ("age",), shape)
     assert data.train.images.numpy() == pytest.approx(arrays["train_inputs"], rel=1e-6)
     assert data.read_test().labels.numpy() == pytest.approx(arrays["test_targets"][:, None], rel=1e-6)
+
+
+def write_bomb(path: Path, key: str) -> None:
+    """An archive of a few kilobytes; its list and the header of one array name 8 TiB of zeros."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_2_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**31, 64, 64)})
+    np.savez_compressed(path, **arrays(**{key: None}))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{key}.npy", header.getvalue() + bytes(100_000))
+        archive.getinfo(f"{key}.npy").file_size = len(header.getvalue()) + 2**43
+
+
+@pytest.mark.parametrize("key", ["train_images", "test_images"])
+def test_npz_that_does_not_fit_into_memory_is_rejected_before_it_is_decompressed(tmp_path: Path, key: str) -> None:
+    write_bomb(tmp_path / "set.npz", key)
+    assert (tmp_path / "set.npz").stat().st_size < 10_000
+    with pytest.raises(
+        DataError, match=r"set\.npz: its arrays must fit into the available memory, [\d,]+ bytes, got 8,"
+    ):
+        load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
 
 
 def test_npz_with_many_labels_keeps_the_rare_ones_in_validation(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -26,10 +28,10 @@ from tests.support.many_trials import lengthened
 
 
 @contextmanager
-def serving(*runs: Path) -> Iterator[tuple[str, int]]:
+def serving(*runs: Path, opened: str = "--no-open", **variables: str) -> Iterator[tuple[str, int]]:
     """The address and the process id of the real command; Ctrl-C must end it in order."""
-    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open"]
-    env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", opened]
+    env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"} | variables
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     try:
@@ -45,8 +47,8 @@ def serving(*runs: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def served(*runs: Path) -> Iterator[str]:
-    with serving(*runs) as (address, _):
+def served(*runs: Path, **more: str) -> Iterator[str]:
+    with serving(*runs, **more) as (address, _):
         yield address
 
 
@@ -58,8 +60,7 @@ def process_seconds(process: int) -> float:
 
 def ask(address: str, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
     """A request with whatever headers a foreign page or program could send."""
-    place = address.removeprefix("http://").rstrip("/")
-    connection = HTTPConnection(place, timeout=120)
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=120)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, named)
     answer = connection.getresponse()
@@ -69,9 +70,8 @@ def ask(address: str, path: str, method: str = "GET", body: str | None = None, *
 
 
 def token_of(address: str) -> str:
-    found = re.search(r'"live":\{"token":"([\w-]+)"', ask(address, "/")[1])
-    assert found
-    return found[1]
+    """The token in the address that the command printed."""
+    return urlsplit(address).fragment.removeprefix("export=")
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def server(study: Path) -> Iterator[str]:
 
 
 def test_server_listens_on_this_machine_only(server: str) -> None:
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", server)
-    port = int(server.rstrip("/").rpartition(":")[2])
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#export=[\w-]{43}", server)
+    port = urlsplit(server).port
     own = socket.gethostbyname(socket.gethostname())
     if not own.startswith("127."):
         with pytest.raises(ConnectionRefusedError):
@@ -153,10 +153,14 @@ def test_bad_exports_are_one_sentence(server: str, study: Path, body: str, sente
     assert not (study / "exports").exists()
 
 
+def connected(address: str) -> socket.socket:
+    place = urlsplit(address)
+    return socket.create_connection((place.hostname, place.port), timeout=60)
+
+
 def raw(address: str, request: bytes) -> bytes:
     """What no well-behaved client would send, as it stands."""
-    host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with connected(address) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -253,7 +257,7 @@ def test_a_name_that_is_not_ours_reads_nothing(server: str, hosts: tuple[str, ..
     ],
 )
 def test_no_foreign_origin_exports(server: str, study: Path, origin: str) -> None:
-    host = server.removeprefix("http://").rstrip("/")
+    host = urlsplit(server).netloc
     foreign = origin.format(host=host)
     body = json.dumps({"study": 0, "trial": 0})
     assert ask(server, "/export", "POST", body, X_Token=token_of(server), Origin=foreign)[0] == 403
@@ -261,7 +265,7 @@ def test_no_foreign_origin_exports(server: str, study: Path, origin: str) -> Non
 
 
 def test_our_own_origin_may_export(server: str) -> None:
-    own = server.rstrip("/")
+    own = f"http://{urlsplit(server).netloc}"
     status, answer = ask(server, "/export", "POST", '{"study": 0, "trial": 9}', X_Token=token_of(server), Origin=own)
     assert (status, "there is no trial 9" in answer) == (400, True)
 
@@ -304,6 +308,80 @@ def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
         assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= headers
         assert b"cross-origin-resource-policy: same-origin" in headers
         assert not any(line.startswith(b"access-control-") for line in headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/data.json", "/status.json", "/studies/0/trials/0", "/nowhere", "/export"])
+def test_the_server_does_not_send_the_token(server: str, path: str) -> None:
+    assert token_of(server) not in ask(server, path)[1]
+
+
+def test_a_browser_is_opened_through_a_private_file(study: Path, tmp_path: Path) -> None:
+    """A browser that writes down its arguments, which every user can see, and the file that it is to open."""
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\necho "$1" > {tmp_path}/arguments\nfile="${{1#file://}}"\n'
+        f'stat -c %a "$(dirname "$file")" > {tmp_path}/mode\ncp "$file" {tmp_path}/page.html\n'
+    )
+    browser.chmod(0o755)
+    with served(study, opened="--open", BROWSER=f"{browser} %s") as address:
+        wait_for((tmp_path / "page.html").is_file)
+        assert token_of(address) not in (tmp_path / "arguments").read_text()
+        assert (tmp_path / "mode").read_text() == "700\n"
+        assert f'url={address}"' in (tmp_path / "page.html").read_text()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until the test's own time limit."""
+    while not condition():
+        time.sleep(0.05)
+
+
+def ended(connections: list[socket.socket]) -> int:
+    """How many of these the server has closed."""
+    readable = select.select(connections, [], [], 0)[0]
+    count = 0
+    for each in readable:
+        with suppress(ConnectionError):
+            count += each.recv(1, socket.MSG_PEEK) == b""
+            continue
+        count += 1
+    return count
+
+
+HALF = [
+    b"",
+    b"GET / HT",
+    b"POST /export HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+]
+
+
+@pytest.mark.parametrize("sent", HALF)
+def test_many_half_open_connections_are_closed_and_others_are_answered(server: str, sent: bytes) -> None:
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connected(server)) for _ in range(400)]
+        for each in connections:
+            with suppress(ConnectionError):
+                each.sendall(sent)
+        wait_for(lambda: ended(connections) >= 400 - 33)
+        assert ask(server, "/status.json")[0] == 200
+
+
+@pytest.mark.parametrize("sent", HALF)
+def test_a_connection_without_a_whole_request_is_closed(server: str, sent: bytes) -> None:
+    with connected(server) as connection, suppress(ConnectionError):
+        connection.sendall(sent)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer in (b"",) or answer.startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.timeout(120)
+def test_many_unread_pages_do_not_block_the_others(server: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(400):
+            connection = stack.enter_context(connected(server))
+            with suppress(ConnectionError):
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert ask(server, "/status.json")[0] == 200
 
 
 @pytest.fixture
@@ -422,7 +500,7 @@ def test_another_address_is_served_with_a_warning(study: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert "Warning: everybody who can reach 0.0.0.0 can read these studies and export their trials." in complaints
+    assert "Warning: everybody who can reach 0.0.0.0 can read these studies." in complaints
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_page_names_only_existing_flags(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "dashboards/README.md", "benchmarks/RESULTS.md"]
+    "name", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "dashboards/README.md", "benchmarks/RESULTS.md"]
 )
 def test_page_links_have_targets(name: str) -> None:
     page = read_page(ROOT / name)

@@ -265,6 +265,26 @@ def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, prin
 # Artifacts
 
 
+def test_a_worker_runs_code_of_the_study_only_with_consent(database: str, tmp_path: Path) -> None:
+    nets = tmp_path / "nets.py"
+    nets.write_text(
+        "from pathlib import Path\n\nPath('was-here').touch()\n\n\ndef net(*_):\n    raise AssertionError\n"
+    )
+    spec = resolve(None, {"name": "joint", "model": f"{nets}:net", "out": tmp_path / "a"})
+    join(spec, Shared(database))
+    worker = ("worker", "joint", "--storage", database)
+    done = sca_search(*worker, cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        f"--storage: study 'joint': model.name names code, '{nets}:net', which would run here from {nets}"
+        in done.stderr
+    )
+    assert not (tmp_path / "was-here").exists()
+    done = sca_search(*worker, "--trust", cwd=tmp_path)
+    assert "failed when called: AssertionError" in done.stderr
+    assert (tmp_path / "was-here").exists()
+
+
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket's server on this machine."""

@@ -126,6 +126,42 @@ def test_library_is_built_once_for_the_same_source_and_flags(tmp_path: Path, mon
     assert sorted(path.suffix for path in first.parent.iterdir()) == [".so"] * 5  # nothing half-written
 
 
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+@pytest.mark.parametrize("part", ["folder", "file"])
+def test_library_that_others_could_have_written_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, mode: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = build_library({"a.c": ANSWER}, ("-O1",))
+    path = library if part == "file" else library.parent
+    path.chmod(mode)
+    with pytest.raises(ExportError) as rejected:
+        build_library({"a.c": ANSWER}, ("-O1",))
+    rule = "must belong to you and be writable only by you, because code in it is run"
+    assert str(rejected.value) == f"{path}: {rule}, got user {os.geteuid()} and mode {mode:o}; remove it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("part", ["folder", "file"])
+def test_library_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = build_library({"a.c": ANSWER}, ("-O1",))
+    path = library if part == "file" else library.parent
+    os.chown(path, 12345, -1)
+    with pytest.raises(ExportError, match=f"^{path}: must belong to you .*, got user 12345 and mode 700; remove it$"):
+        build_library({"a.c": ANSWER}, ("-O1",))
+
+
+def test_library_is_private_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        first = build_library({"a.c": ANSWER}, ("-O1",))
+    finally:
+        os.umask(before)
+    assert build_library({"a.c": ANSWER}, ("-O1",)) == first
+
+
 def test_cache_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

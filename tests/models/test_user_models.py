@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "inner.py").write_text("from torch import nn\n\ndef make(n):\n    return nn.Linear(2, n)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # which an import adds this folder to
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # which an import adds this folder to
     yield tmp_path
     for name in ("beside_it", "beside_it_later", "package", "package.inner"):
         sys.modules.pop(name, None)

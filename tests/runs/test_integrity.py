@@ -1,9 +1,13 @@
 """A run folder of somebody else: no links to the outside, no code that runs, no hostile database."""
 
 import json
+import os
+import py_compile
+import re
 import resource
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +21,13 @@ from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.onnx.write import count_zeros_onnx
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import require_intact_database
+from tests.support.command import TINY, sca_search
 from tests.support.make_run_folder import RUN_FOLDER
 
 
 @pytest.fixture
-def sent(tmp_path: Path) -> Path:
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # which code with consent adds its folder to
     return shutil.copytree(RUN_FOLDER, tmp_path / "sent")
 
 
@@ -63,6 +69,74 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(sent: Path) -> N
     (sent / "nowhere").symlink_to("candidates/not-there")
     (sent.parent / "runs").symlink_to(sent)
     assert RunFolder(sent.parent / "runs").spec().name == "run-folder"
+
+
+FILES = ["about.json", "summary.json", "trials.csv", "study.db", "candidates/000/candidate.json"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("command", ["show", "dashboard"])
+def test_a_pipe_in_a_run_folder_is_rejected(run, sent: Path, command: str, file: str) -> None:
+    """Reading it would wait for a writer."""
+    (sent / file).unlink()
+    os.mkfifo(sent / file)
+    done = run(command, "sent", *(["--no-open"] if command == "dashboard" else []))
+    assert (done.returncode, done.stderr) == (2, f"sent/{file}: must be a regular file, got a pipe or device\n")
+
+
+@pytest.mark.parametrize("file", [*FILES, "study.toml"])
+@pytest.mark.parametrize("command", ["show", "dashboard"])
+def test_a_file_that_is_too_large_is_rejected_before_it_is_read(run, sent: Path, command: str, file: str) -> None:
+    """It has no content, only a size."""
+    os.truncate(sent / file, 2**43)
+    done = run(command, "sent", *(["--no-open"] if command == "dashboard" else []))
+    assert done.returncode == 2
+    assert re.fullmatch(rf"sent/{file}: must have at most [0-9,]+ bytes, got 8,796,093,022,208\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("export", "candidates/000/model.safetensors"),
+        ("rerun", "dense.safetensors"),
+        ("features", "dense.safetensors"),
+    ],
+)
+def test_tensors_that_do_not_fit_into_memory_are_rejected(run, sent: Path, command: str, file: str) -> None:
+    os.truncate(sent / file, 2**43)
+    done = run(command, "sent", "--trial", "0")
+    assert (done.returncode, f"sent/{file}: must fit into the available memory, " in done.stderr) == (2, True)
+
+
+@pytest.mark.timeout(60)
+def test_files_of_an_export_are_regular_and_not_too_large(run, sent: Path) -> None:
+    assert run("export", "sent", "--trial", "0", "--format", "packed", "--out", "model").returncode == 0
+    os.truncate("model/export.json", 2**43)
+    done = run("verify", "model")
+    assert (done.returncode, "model/export.json: must have at most" in done.stderr) == (2, True), done.stderr
+    Path("model/export.json").unlink()
+    os.mkfifo("model/export.json")
+    done = run("verify", "model")
+    assert (done.returncode, done.stderr) == (2, "model/export.json: must be a regular file, got a pipe or device\n")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("FILE.toml",), "FILE.toml: must be a regular file"),
+        (("--max-latency-ms", "1", "--latency-table", "FILE.json"), "FILE.json: must be a regular file"),
+        (("--weights", "FILE.pt"), "--weights FILE.pt: there is no such file"),
+        (("--data", "npz:FILE.npz"), "FILE.npz: the data file must exist"),
+    ],
+)
+def test_a_pipe_as_an_input_is_rejected(run, tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    for name in ("FILE.toml", "FILE.json", "FILE.pt", "FILE.npz"):
+        os.mkfifo(tmp_path / name)
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr.replace(f"{tmp_path}/", "")
 
 
 @pytest.mark.parametrize("size", [10**400, 2**40, 10**6, 4000, -8, 0], ids=range(6))
@@ -117,42 +191,122 @@ def test_an_onnx_model_that_is_no_text_or_lies_elsewhere_is_refused(
 
 
 EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'
+COMMANDS = [("show",), ("export",), ("dashboard", "--no-open"), ("rerun",), ("features",)]
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "key"),
     [
-        ('name = "lenet-small"', 'name = "sent/evil.py:net"'),
-        ('name = "lenet-small"', 'name = "sent/../sent/evil.py:net"'),
-        ('name = "lenet-small"', 'name = "sent.evil:net"'),
-        ('name = "digits"', 'name = "sent/evil.py:net"'),
-        ("batch = 10", 'batch = 10\nloss = "sent.evil:net"'),
-        ("batch = 10", 'batch = 10\nmetric = "sent/evil.py:net"'),
+        ('name = "lenet-small"', 'name = "sent/evil.py:net"', "model.name"),
+        ('name = "lenet-small"', 'name = "sent/../sent/evil.py:net"', "model.name"),
+        ('name = "lenet-small"', 'name = "sent.evil:net"', "model.name"),
+        ('name = "digits"', 'name = "sent/evil.py:net"', "data.name"),
+        ("batch = 10", 'batch = 10\nloss = "sent.evil:net"', "train.loss"),
+        ("batch = 10", 'batch = 10\nmetric = "sent/evil.py:net"', "train.metric"),
     ],
 )
-@pytest.mark.parametrize("command", ["export", "rerun", "features", "show"])
-def test_code_in_the_folder_is_not_run(run, sent: Path, command: str, old: str, new: str) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_that_a_run_names_needs_consent(
+    run, sent: Path, command: tuple[str, ...], old: str, new: str, key: str
+) -> None:
     (sent / "evil.py").write_text(EVIL)
     put(sent / "study.toml", old, new)
-    done = run(command, "sent")
+    done = run(command[0], "sent", *command[1:])
     assert done.returncode == 2
-    assert "sent: its study refers to code in the folder itself, " in done.stderr
+    assert f"sent/study.toml: {key} names code" in done.stderr
+    assert f"from {sent}/evil.py; if you trust it, add --trust" in done.stderr
     assert not Path("was-here").exists()
 
 
-def test_code_in_an_export_is_not_run(run, sent: Path) -> None:
+def test_code_that_an_export_names_needs_consent(run, sent: Path) -> None:
     assert run("export", "sent", "--trial", "0", "--format", "packed", "--out", "model").returncode == 0
     Path("model/evil.py").write_text(EVIL)
     put(Path("model/study.toml"), 'name = "lenet-small"', 'name = "model/evil.py:net"')
     done = run("verify", "model")
-    assert (done.returncode, "refers to code in the folder itself" in done.stderr) == (2, True)
+    assert (done.returncode, "model/study.toml: model.name names code" in done.stderr) == (2, True)
     assert not Path("was-here").exists()
+    run("verify", "model", "--trust")
+    assert Path("was-here").exists()
+
+
+def test_code_runs_with_consent(run, sent: Path) -> None:
+    (sent / "evil.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "lenet-small"', 'name = "sent/evil.py:net"')
+    assert "failed when called: AssertionError" in run("export", "sent", "--trial", "0", "--trust").stderr
+    assert Path("was-here").exists()
+
+
+def test_a_study_file_that_names_code_needs_consent(run, sent: Path) -> None:
+    (sent / "evil.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "lenet-small"', 'name = "sent/evil.py:net"')
+    for command in ((), ("compare",), ("calibrate",)):
+        done = run(*command, "sent/study.toml")
+        assert (done.returncode, "model.name names code" in done.stderr) == (2, True)
+    assert not Path("was-here").exists()
+
+
+def test_code_that_was_typed_needs_no_other_consent(run, sent: Path) -> None:
+    (sent / "evil.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "lenet-small"', 'name = "other.py:net"')
+    done = run("sent/study.toml", "--model", "sent/evil.py:net", "--dry-run")
+    assert "failed when called: AssertionError" in done.stderr
+    assert Path("was-here").exists()
+
+
+def compiled(source: Path) -> None:
+    """Leave the byte code alone, as `evil.pyc`, which Python imports without a source."""
+    py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
+    source.unlink()
+
+
+@pytest.mark.parametrize(
+    ("file", "reference", "origin"),
+    [
+        ("evil.pyc", "evil:net", "sent/evil.pyc"),
+        ("tensorboard.py", "torch.utils.tensorboard:SummaryWriter", "torch/utils/tensorboard/__init__.py"),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_module_of_a_run_is_imported_in_its_folder(
+    run, sent: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], file: str, reference: str, origin: str
+) -> None:
+    source = (sent / file).with_suffix(".py")
+    source.write_text(EVIL)
+    if file.endswith(".pyc"):
+        compiled(source)
+    put(sent / "study.toml", 'name = "lenet-small"', f'name = "{reference}"')
+    monkeypatch.chdir(sent)
+    done = run(command[0], ".", *command[1:])
+    assert done.returncode == 2
+    assert "model.name names code" in done.stderr
+    assert f"{origin}; if you trust it" in done.stderr
+    assert not Path("was-here").exists()
+
+
+@pytest.mark.e2e
+def test_a_trusted_module_does_not_import_files_of_the_run(sent: Path) -> None:
+    """In the run folder itself, where `python -m` finds modules first."""
+    (sent / "tensorboard.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "lenet-small"', 'name = "torch.utils.tensorboard:SummaryWriter"')
+    done = sca_search("export", ".", "--trust", cwd=sent)
+    assert (done.returncode, (sent / "was-here").exists()) == (2, False), done.stderr
+
+
+@pytest.mark.e2e
+def test_no_module_of_the_working_folder_replaces_another(sent: Path) -> None:
+    """In the command, in its workers and in the processes that start these."""
+    for module in ("typing", "multiprocessing", "numpy", "pickle", "tomllib", "optuna"):
+        (sent / f"{module}.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "run-folder"', 'name = "sent"')
+    more = ("--trials", "4", "--workers", "2", "--out", "..")
+    done = sca_search(*STUDY, *more, cwd=sent)
+    assert (done.returncode, (sent / "was-here").exists()) == (0, False), done.stderr
 
 
 def test_a_network_of_ones_own_next_to_the_runs_is_still_made(run, sent: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from sca_search.models.builtin import resnet20 as net\n")
     put(sent / "study.toml", 'name = "lenet-small"', f'name = "{tmp_path}/mine.py:net"')
-    assert RunFolder(sent).spec().model.label == "mine.py:net"
+    assert RunFolder(sent).spec(trust=True).model.label == "mine.py:net"
 
 
 def changed(sent: Path, *statements: str) -> Path:
@@ -243,3 +397,21 @@ def test_study_is_not_resumed_from_bad_files(run, sent: Path, file: str, content
     done = run(*STUDY)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert sentence in done.stderr
+
+
+@pytest.mark.e2e
+def test_a_network_of_the_working_folder_is_trained_resumed_and_exported(tmp_path: Path) -> None:
+    """With a module next to it, in worker processes too."""
+    (tmp_path / "blocks.py").write_text("from sca_search.models.builtin import build_model as build\n")
+    (tmp_path / "nets.py").write_text(
+        "from blocks import build\n\n\ndef net(num_classes, input_shape):\n"
+        "    return build('lenet-small', num_classes=num_classes, input_shape=input_shape)\n"
+    )
+    study = ("--model", "nets:net", "--name", "own", *TINY, "--workers", "2")
+    done = sca_search(*study, "--trials", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "To use it: sca-search export runs/own --trust" in done.stdout
+    assert sca_search(*study, "--resume", cwd=tmp_path).returncode == 0
+    assert sca_search("show", "runs/own", cwd=tmp_path).returncode == 2
+    done = sca_search("export", "runs/own", "--trust", "--format", "packed", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

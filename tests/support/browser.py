@@ -64,6 +64,7 @@ def cpu_seconds(page: Any) -> float:
 
 
 def _foreign(asked: str, page: str) -> list[str]:
+    page = page.partition("#")[0]
     beside = page.rpartition("/")[0] + "/plotly.min.js"  # of pages that share it
     if asked in {page, beside} or asked.startswith(("data:", "blob:")):
         return []

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ _MOST_SECONDS = 600  # for a compilation, or for a few images
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler by its command, such as ("gcc",) or ("python", "-m", "ziglang", "cc")."""
+    """A C compiler by its command, such as ("gcc",) or ("python", "-P", "-m", "ziglang", "cc")."""
 
     command: tuple[str, ...]
 
@@ -75,7 +76,8 @@ def require_compiler() -> Compiler:
 def zig_compiler() -> Compiler | None:
     """The compiler of the package ziglang, which compiles for any target; None where it is not installed."""
     found = importlib.util.find_spec("ziglang")
-    return Compiler((sys.executable, "-m", "ziglang", "cc")) if found else None
+    # -P: the working folder, which may be somebody else's, is not searched for modules.
+    return Compiler((sys.executable, "-P", "-m", "ziglang", "cc")) if found else None
 
 
 def build_library(
@@ -90,7 +92,9 @@ def build_library(
     name = digest(parts + [part for source in sources.items() for part in source])
     name += ".dll" if sys.platform == "win32" else ".so"
     known = (cache_folder() if keep else _own_folder()) / name
+    _require_private(known.parent)
     if known.is_file():
+        _require_private(known)
         return known
     try:
         return _build(known, sources, flags, compiler)
@@ -119,6 +123,7 @@ def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compi
             (folder / name).write_text(text, encoding="utf-8")
         files = [str(folder / name) for name in sources if name.endswith(".c")]
         compiler.run([*flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm"])
+    path.chmod(0o700)  # whatever the umask
     return path
 
 
@@ -128,6 +133,20 @@ def make_private(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _require_private(path: Path) -> None:
+    """ExportError if another user could have written a file or folder of the cache."""
+    try:
+        found = path.stat()
+    except OSError:
+        return  # there is none
+    mode = stat.S_IMODE(found.st_mode)
+    if hasattr(os, "geteuid") and (found.st_uid != os.geteuid() or mode & 0o022):
+        raise ExportError(
+            f"{path}: must belong to you and be writable only by you, because code in it is run, "
+            f"got user {found.st_uid} and mode {mode:o}; remove it"
+        )
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from sca_search.export.c.source import stamped_steps
 from sca_search.export.graph.records import Graph
 from sca_search.export.latency.model import Calibration, VariantTime
 from sca_search.export.latency.program import FORMAT, VERSION, kernels_hash, network_hash
-from sca_search.system.files import write_text_atomic
+from sca_search.system.files import require_regular, write_text_atomic
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -30,6 +30,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 def read_calibration(path: Path, graph: Graph) -> Calibration:
     """SpecError, with the file's name, unless it is valid and of this network and these kernels."""
+    require_regular(path, SpecError, ".json")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -20,7 +20,7 @@ from sca_search.export.graph.shapes import check_graph
 from sca_search.export.packed.container import Tensors, from_bytes, strict_json, to_bytes
 from sca_search.export.packed.test_vectors import check_vectors, take_vectors, vector_tensors
 from sca_search.export.packed.trit_code import decode_trits, encode_trits
-from sca_search.system.files import atomic_path
+from sca_search.system.files import atomic_path, require_loadable
 
 FORMAT = "sca-search/packed"
 VERSION = "1"
@@ -89,6 +89,7 @@ def read_packed(path: Path) -> tuple[r.Graph, r.TestVectors]:
     """The model and its test vectors; ExportError, with the file's name, unless it is complete and valid."""
     if not path.is_file():
         raise ExportError(f"{path} is not a file")
+    require_loadable(path, ExportError)
     try:
         return from_packed_bytes(path.read_bytes())
     except OSError as error:
