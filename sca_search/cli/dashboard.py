@@ -41,7 +41,7 @@ def dashboard_command(
     from sca_search.runs.folder import RunFolder
 
     for run in runs:
-        RunFolder(run).spec(trust=trust)
+        RunFolder(run).spec(trust=trust or not live)  # only an export loads what it names
     if live:
         _serve(runs, host, port, opened, trust)
         return

@@ -216,13 +216,13 @@ def _print_places(run: "RunFolder", spec: "StudySpec") -> None:
     results().print(*closing_lines(run, spec), sep="\n", soft_wrap=True)
 
 
-def show_command(run_folder: RunArgument, trust: TrustOption = False) -> None:
+def show_command(run_folder: RunArgument) -> None:
     """Print a finished or running study: its front, the chosen trial and its files."""
     from sca_search.runs.folder import RunFolder
     from sca_search.runs.integrity import damage_as_run_error
 
     run = RunFolder(run_folder)
-    spec = run.spec(trust=trust)
+    spec = run.spec(trust=True)  # nothing that it names is loaded
     with damage_as_run_error(run_folder, "shown"):
         frame, choice = _trials(run, spec)
         document = _study_document(run, spec, frame, choice)

@@ -191,7 +191,7 @@ def test_an_onnx_model_that_is_no_text_or_lies_elsewhere_is_refused(
 
 
 EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'
-COMMANDS = [("show",), ("export",), ("dashboard", "--no-open"), ("rerun",), ("features",)]
+COMMANDS = [("export",), ("dashboard", "--live", "--no-open"), ("rerun",), ("features",)]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,14 @@ def test_code_that_a_run_names_needs_consent(
     assert done.returncode == 2
     assert f"sent/study.toml: {key} names code" in done.stderr
     assert f"from {sent}/evil.py; if you trust it, add --trust" in done.stderr
+    assert not Path("was-here").exists()
+
+
+@pytest.mark.parametrize("command", [("show", "sent"), ("dashboard", "sent", "--no-open")])
+def test_what_only_reads_results_runs_no_code_and_needs_no_consent(run, sent: Path, command: tuple[str, ...]) -> None:
+    (sent / "evil.py").write_text(EVIL)
+    put(sent / "study.toml", 'name = "lenet-small"', 'name = "sent/evil.py:net"')
+    assert run(*command).returncode == 0
     assert not Path("was-here").exists()
 
 
@@ -412,6 +420,6 @@ def test_a_network_of_the_working_folder_is_trained_resumed_and_exported(tmp_pat
     assert done.returncode == 0, done.stderr
     assert "To use it: sca-search export runs/own --trust" in done.stdout
     assert sca_search(*study, "--resume", cwd=tmp_path).returncode == 0
-    assert sca_search("show", "runs/own", cwd=tmp_path).returncode == 2
+    assert sca_search("export", "runs/own", cwd=tmp_path).returncode == 2
     done = sca_search("export", "runs/own", "--trust", "--format", "packed", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
