@@ -135,6 +135,7 @@ def test_initial_weights_are_those_of_the_file_and_no_random_ones(tmp_path: Path
     assert before["initial weights"] not in found
 
 
+@pytest.mark.e2e
 def test_resume_with_other_data_is_refused_and_writes_nothing(run, tmp_path: Path) -> None:
     values = arrays()
     np.savez(tmp_path / "set.npz", **values)
