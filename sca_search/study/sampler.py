@@ -2,8 +2,9 @@
 
 A study has two objectives, but the sparsity of each trial is planned: the searched values decide the metric *at this
 sparsity*. So the inner sampler gets a study with one value per trial, its loss relative to trials of comparable
-sparsity; paused trials count with their last rung. Until there are enough trials, the inner sampler is not used: values
-are drawn around the first guess, where good values were found in earlier studies.
+sparsity; paused trials count with their last rung. Until there are enough trials for it, values are drawn around the
+first guess, where good values were found in earlier studies, and later around the best trials. There are about twenty
+values, and the effect of most is smaller than that of a seed: a model of the whole space needs more trials than that.
 
 The random state is derived from the study's seed and the trial number. A sampler with one seed would start over when a
 study is resumed and propose its first points again, and two workers with the same seed would propose the same points.
@@ -11,25 +12,29 @@ study is resumed and propose its first points again, and two workers with the sa
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.study.halving import relative_losses
 
-# Number of trials that are drawn around the first guess before the inner sampler is used.
-STARTUP = 8
+# Number of trials from which on the inner sampler is used.
+STARTUP = 20
+# From this number of trials on, values are drawn around the best fraction of them instead of the first guess.
+_RECENTERED, _BEST = 6, 0.25
 # The inner sampler gets this many trials of a long study: a Gaussian process takes time cubic in their number, and each
 # is copied. The best, more than the 25 that TPE uses, define good values; the newest others define bad values, in the
 # region that is sampled now.
 MAX_BEST, MAX_NEWEST = 50, 150
-# Standard deviation of the draws around the first guess, as a fraction of a value's range.
-_WIDTH = 0.2
+# Standard deviation of the draws, as a fraction of a value's range, and the probability that a categorical value is
+# drawn from all options. All values change at once: with wider draws the mean loss increases by more than its spread.
+_WIDTH, _ANY_OPTION = 0.07, 0.25
 
 
 class PlannedSampler(BaseSampler):
@@ -51,10 +56,12 @@ class PlannedSampler(BaseSampler):
         self._inner = self._make(seed)
         self._random = np.random.default_rng(seed)
         self._view: Study | None = None
+        self._centers: list[Mapping[str, Any]] = []
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._begin(trial.number)
         self._view = view_of(study) if self._center else None
+        self._centers = best_values(self._view) or [self._center] if self._view is not None else []
         self._inner.before_trial(*self._visible(study, trial))
 
     def _visible(self, study: Study, trial: FrozenTrial) -> tuple[Study, FrozenTrial]:
@@ -78,8 +85,9 @@ class PlannedSampler(BaseSampler):
         return dict(self._inner.sample_relative(*self._visible(study, trial), search_space))
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._center:
-            return around(self._center[name], distribution, self._random)
+        if self._is_starting and name in self._center:
+            values = [center[name] for center in self._centers if name in center]
+            return around(values or [self._center[name]], distribution, self._random)
         return self._inner.sample_independent(*self._visible(study, trial), name, distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
@@ -123,13 +131,28 @@ def select_trials(values: Sequence[float]) -> list[int]:
     return sorted([*best, *others[-MAX_NEWEST:]])
 
 
-def around(center: float, distribution: FloatDistribution, random: np.random.Generator) -> float:
-    """A value from a normal distribution around `center`, in the range's scale, truncated to the range."""
+def best_values(view: Study) -> list[Mapping[str, Any]]:
+    """The values of the best trials of a view; none while there are too few."""
+    trials = view.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(trials) < _RECENTERED:
+        return []
+    best = np.argsort(np.array([trial.value for trial in trials], dtype=np.float64))[: int(_BEST * len(trials)) + 1]
+    return [trials[index].params for index in best]
+
+
+def around(centers: Sequence[Any], distribution: BaseDistribution, random: np.random.Generator) -> Any:
+    """A number from a normal distribution around the mean of the centers, in the range's scale, truncated to the range;
+    or an option, mostly of one of the centers."""
+    if not isinstance(distribution, FloatDistribution):
+        assert isinstance(distribution, CategoricalDistribution)
+        options = distribution.choices if random.random() < _ANY_OPTION else centers
+        return options[int(random.integers(len(options)))]
     low, high = distribution.low, distribution.high
     if low == high:
         return float(low)
     to, back = (math.log, math.exp) if distribution.log else (float, float)
-    left, right, middle = to(low), to(high), to(min(max(center, low), high))
+    left, right = to(low), to(high)
+    middle = fmean(to(min(max(center, low), high)) for center in centers)
     while True:
         value = random.normal(middle, _WIDTH * (right - left))
         if left <= value <= right:

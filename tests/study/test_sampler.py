@@ -77,7 +77,7 @@ def test_earlier_draws_do_not_matter(make):
 
 def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
     program = (
-        "import json, optuna; from optuna.distributions import FloatDistribution as F;"
+        "import json, optuna; from optuna.distributions import CategoricalDistribution, FloatDistribution as F;"
         "from sca_search.study.sampler import PlannedSampler;\n"
         "for center in (None, {'x': 0.3, 'y': 0.1}):\n"
         " study = optuna.create_study(directions=['maximize'] * 2, sampler=PlannedSampler(5, center))\n"
@@ -141,39 +141,76 @@ def test_values_around_a_center_lie_in_the_range(low, width, fraction, log, seed
     ends = (math.exp(low), math.exp(low + width)) if log else (low, low + width)
     distribution = FloatDistribution(*ends, log=log)
     center = min(max(ends[0] + fraction * (ends[1] - ends[0]), ends[0]), ends[1])
-    value = around(center, distribution, np.random.default_rng(seed))
+    value = around([center], distribution, np.random.default_rng(seed))
     assert ends[0] <= value <= ends[1]
 
 
 @pytest.mark.parametrize(("distribution", "scale"), [(X, float), (Y, math.log)], ids=["even", "log"])
-def test_values_around_the_middle_are_normal_with_a_fifth_of_the_range(distribution, scale):
+def test_values_around_the_middle_are_normal_with_seven_percent_of_the_range(distribution, scale):
     low, high = scale(distribution.low), scale(distribution.high)
     middle = (low + high) / 2
     center = math.exp(middle) if distribution.log else middle
     random = np.random.default_rng(0)
-    drawn = np.array([scale(around(center, distribution, random)) for _ in range(4000)])
+    drawn = np.array([scale(around([center], distribution, random)) for _ in range(4000)])
     fractions = (drawn - middle) / (high - low)
-    # Cut at 2.5 standard deviations: σ² (1 - 2 · 2.5 φ(2.5) / (2Φ(2.5) - 1)), φ(2.5) = 0.01753, Φ(2.5) = 0.99379.
-    assert fractions.std() == pytest.approx(0.2 * math.sqrt(1 - 5 * 0.01753 / 0.98758), rel=0.04)
-    assert fractions.mean() == pytest.approx(0, abs=0.01)
+    assert fractions.std() == pytest.approx(0.07, rel=0.04)  # cut at seven standard deviations
+    assert fractions.mean() == pytest.approx(0, abs=0.004)
+
+
+def test_several_centers_are_averaged_in_the_scale_of_the_range():
+    random = np.random.default_rng(0)
+    even = [around([0.2, 0.6], X, random) for _ in range(1000)]
+    log = [math.log(around([0.01, 0.09], Y, random)) for _ in range(1000)]
+    assert np.mean(even) == pytest.approx(0.4, abs=0.01)
+    assert np.mean(log) == pytest.approx(math.log(0.03), abs=0.07)
+
+
+def test_a_range_may_be_cut_close_to_the_center():
+    random = np.random.default_rng(0)
+    drawn = np.array([around([0.0], X, random) for _ in range(1000)])
+    assert drawn.min() >= 0
+    assert drawn.mean() == pytest.approx(0.07 * math.sqrt(2 / math.pi), rel=0.1)  # half a normal distribution
+
+
+def test_an_option_is_mostly_one_of_the_centers():
+    """Three of four times, and else any option: the only center's option has 3/4 + 1/12."""
+    random, options = np.random.default_rng(0), CategoricalDistribution(("a", "b", "c"))
+    drawn = [around(["b"], options, random) for _ in range(3000)]
+    assert drawn.count("b") / 3000 == pytest.approx(5 / 6, abs=0.02)
+    assert drawn.count("a") / 3000 == pytest.approx(1 / 12, abs=0.02)
+    drawn = [around(["b", "a", "a"], options, random) for _ in range(3000)]
+    assert drawn.count("a") / 3000 == pytest.approx(0.5 + 1 / 12, abs=0.03)
 
 
 def test_a_range_of_one_value_gives_it():
-    assert around(0.4, FloatDistribution(0.4, 0.4), np.random.default_rng(0)) == 0.4
+    assert around([0.4], FloatDistribution(0.4, 0.4), np.random.default_rng(0)) == 0.4
 
 
 def test_first_trials_are_drawn_around_the_guess():
-    """Of many studies, the first trial: as near to the center as a fifth of the range says, and not at it."""
+    """Of many studies, the first trial: as near to the center as the width says, and not at it."""
     first = [proposals(1, lambda _, seed=seed: PlannedSampler(seed, CENTER))[0] for seed in range(150)]
     x = np.array([point[0] for point in first])
     y = np.log([point[1] for point in first])
-    assert np.median(x) == pytest.approx(0.3, abs=0.06)
-    assert np.median(y) == pytest.approx(math.log(0.1), abs=0.06 * math.log(1000))
-    assert 0.12 < x.std() < 0.22
-    assert 0.12 < y.std() / math.log(1000) < 0.22
+    assert np.median(x) == pytest.approx(0.3, abs=0.02)
+    assert np.median(y) == pytest.approx(math.log(0.1), abs=0.02 * math.log(1000))
+    assert 0.06 < x.std() < 0.08
+    assert 0.06 < y.std() / math.log(1000) < 0.08
 
 
-def test_a_choice_and_what_has_no_center_are_left_to_the_inner_sampler():
+@pytest.mark.parametrize(("finished", "middle"), [(5, 0.3), (6, 1.5 / 32), (12, 2.5 / 32)])
+def test_later_trials_are_drawn_around_the_best(finished, middle):
+    """Those with the lowest losses are at 1/32, 2/32, …: the mean of the best two of 6, or of the best four of 12."""
+    x = []
+    for seed in range(150):
+        study = centered_study(finished, [])
+        study.sampler = PlannedSampler(seed, CENTER)
+        x.append(study.ask({"x": X}).params["x"])
+    untruncated = [value for value in x if value < 2 * middle]  # symmetric around the middle
+    assert np.mean(untruncated) == pytest.approx(middle, abs=0.02)
+    assert len(untruncated) > 40
+
+
+def test_what_has_no_center_is_left_to_the_inner_sampler():
     study = two_objectives(PlannedSampler(0, {"x": 0.3}, make=lambda seed: Noting(seed, [])))
     trial = study.ask()
     assert trial.suggest_float("y", 1e-3, 1, log=True) == 0.5
@@ -218,7 +255,7 @@ def test_view_counts_a_resumed_candidate_once():
 
 
 def test_a_center_outside_the_range_is_moved_to_its_end():
-    drawn = [around(40.0, X, np.random.default_rng(seed)) for seed in range(50)]
+    drawn = [around([40.0], X, np.random.default_rng(seed)) for seed in range(50)]
     assert all(0.2 < value <= 1 for value in drawn)
 
 
@@ -338,7 +375,7 @@ def test_without_a_center_every_call_goes_to_the_inner_sampler_of_the_trial():
 def centered_study(finished, notes):
     study = two_objectives(PlannedSampler(3, CENTER, make=lambda seed: Noting(seed, notes)))
     for number in range(finished):
-        add_trial(study, {"x": (number + 1) / 16}, planned_sparsity=0.9, loss=math.exp(number))
+        add_trial(study, {"x": (number + 1) / 32}, planned_sparsity=0.9, loss=math.exp(number))
     return study
 
 
@@ -358,7 +395,7 @@ def test_the_inner_sampler_gets_the_view_and_not_the_study():
     mean = (STARTUP - 1) / 2
     for view in shown:
         assert view is not study
-        expected = {(number + 1) / 16: number - mean for number in range(STARTUP)}
+        expected = {(number + 1) / 32: number - mean for number in range(STARTUP)}
         assert seen_values(view) == pytest.approx(expected)
     study.tell(trial, (0.5, 0.5))
     assert not any(note[0] == "after" for note in notes)
