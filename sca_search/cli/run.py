@@ -1,5 +1,6 @@
 """`run`, the default command, and `show`."""
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from sca_search.system.machine import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sca_search.config.storage_url import Shared
     from sca_search.config.study import StudySpec
     from sca_search.runs.choice import Choice
     from sca_search.runs.folder import RunFolder
@@ -84,13 +86,21 @@ def run_command(
         say("loading torch, data and network")
     from sca_search.dashboard import PageWriter
     from sca_search.study.progress import StudyDisplay
-    from sca_search.study.ray_workers import connected
     from sca_search.study.session import run_search
 
-    with connected(shared.ray if shared else None), StudyDisplay(info()) as display:
+    with _cluster(shared), StudyDisplay(info()) as display:
         listeners = (PageWriter(), display)
         finished = run_search(spec, sys.argv[1:], listeners, resume=resume, shared=shared, say=say)
     _print_finished(finished, spec)
+
+
+def _cluster(shared: "Shared | None") -> contextlib.AbstractContextManager[None]:
+    """The connection to the Ray cluster, where the workers run on one."""
+    if shared is None or shared.ray is None:
+        return contextlib.nullcontext()
+    from sca_search.study.ray_workers import connected
+
+    return connected(shared.ray)
 
 
 def _print_finished(finished: "Finished", spec: "StudySpec") -> None:

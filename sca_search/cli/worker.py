@@ -79,11 +79,10 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
 def _join(spec: "StudySpec", shared: Shared) -> None:
     from sca_search.runs.log import note_command
     from sca_search.study.events import TrialCounter
-    from sca_search.study.inputs import inputs_of
     from sca_search.study.progress import StudyDisplay
     from sca_search.study.queue import join
     from sca_search.study.session import join_study
-    from sca_search.study.setup import make_task, threads_of
+    from sca_search.study.setup import inputs_of, make_task, threads_of
 
     task = make_task(spec)
     inputs = inputs_of(spec, task)

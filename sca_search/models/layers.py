@@ -1,5 +1,6 @@
 """Which layers become ternary: weight layers in order of execution, each with the reason for the choice."""
 
+import copy
 import fnmatch
 import math
 from collections import Counter
@@ -206,3 +207,11 @@ def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str
     if layer.scale_is_free:
         return LayerChoice(layer, True, "normalization follows: Θ rescaled")
     return LayerChoice(layer, True, "no normalization follows: a learned output scale")
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy of the network; ModelError if it holds an object that cannot be copied, such as a lock."""
+    try:
+        return copy.deepcopy(network)
+    except USER_ERRORS as error:
+        raise ModelError(f"the network must be copyable by copy.deepcopy, got {describe_error(error)}") from error

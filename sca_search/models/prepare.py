@@ -20,9 +20,9 @@ from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.config.study import ModelSpec
 from sca_search.errors import ModelError
 from sca_search.models.builtin import Shape, build_model
-from sca_search.models.layers import LayerChoice, choose_layers, require_rows, weight_layers
+from sca_search.models.layers import LayerChoice, choose_layers, copied, require_rows, weight_layers
 from sca_search.models.scales import put_output_scales, scaled_layers, shaped_like_state
-from sca_search.models.user import Maker, copied, user_maker
+from sca_search.models.user import Maker, user_maker
 from sca_search.models.weights import load_weights
 from sca_search.models.zoo import timm_maker, torchvision_maker
 

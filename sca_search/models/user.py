@@ -1,6 +1,5 @@
 """The user's network: a function, a class or a module in a file or a package."""
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from torch import nn
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
 from sca_search.models.builtin import Shape
+from sca_search.models.layers import copied
 from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]
@@ -40,14 +40,6 @@ def maker_of(network: Any, num_classes: int, input_shape: Shape, name: str) -> M
         return made.train()
 
     return make
-
-
-def copied(network: nn.Module) -> nn.Module:
-    """A copy of the network; ModelError if it holds an object that cannot be copied, such as a lock."""
-    try:
-        return copy.deepcopy(network)
-    except USER_ERRORS as error:
-        raise ModelError(f"the network must be copyable by copy.deepcopy, got {describe_error(error)}") from error
 
 
 def _arguments(

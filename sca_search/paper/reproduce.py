@@ -15,10 +15,9 @@ from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.log import note_command
 from sca_search.study.events import StudyListener
-from sca_search.study.inputs import inputs_of
 from sca_search.study.pace import RESERVE, Pace, Say, StudySize, measure_pace
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task, threads_of
+from sca_search.study.setup import inputs_of, make_task, threads_of
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.task import CachedSource
 

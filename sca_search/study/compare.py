@@ -30,10 +30,9 @@ from sca_search.runs.log import note_command
 from sca_search.runs.trials import read_csv
 from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
-from sca_search.study.inputs import inputs_of
 from sca_search.study.pace import Say
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task, threads_of, warm_start
+from sca_search.study.setup import inputs_of, make_task, threads_of, warm_start
 from sca_search.system.files import require_regular, write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH

@@ -90,11 +90,8 @@ def _in_folder(join: Callable[[], None], folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to a Ray cluster, if one is named; a local one is started and ended."""
-    if address is None:
-        yield
-        return
+def connected(address: str) -> Iterator[None]:
+    """Connect this process to a Ray cluster; a local one is started and ended."""
     try:
         if address not in {"auto", "local"} and "://" not in address:
             host, _, port = address.rpartition(":")

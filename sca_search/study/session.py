@@ -33,7 +33,6 @@ from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.events import Throttle
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.inputs import inputs_of
 from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, requeue_damaged, rows
 from sca_search.study.ray_workers import RayWorkers
@@ -42,6 +41,7 @@ from sca_search.study.setup import (
     StudyContext,
     build_context,
     context_files,
+    inputs_of,
     make_task,
     read_context,
     threads_of,
@@ -87,7 +87,10 @@ def run_search(
     running trial.
     """
     task = make_task(spec, source)
-    inputs, known = inputs_of(spec, task), None  # weights that do not fit are rejected before anything is written
+    inputs, known = (
+        inputs_of(spec, task, needs_weights=not resume),
+        None,
+    )  # weights that do not fit are rejected before anything is written
     if shared:
         known = join(spec, shared, inputs)
     elif resume:

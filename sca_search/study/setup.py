@@ -4,11 +4,14 @@ costs.
 Files in the run folder are the record. They are read on resume, by workers and by other commands.
 """
 
+import contextlib
 import dataclasses
+import inspect
 import json
 import math
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +23,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sca_search.config.names import SCA
+from sca_search.config.references import is_installed, load_object
 from sca_search.config.study import StudySpec
+from sca_search.data import checksum
 from sca_search.errors import CheckpointError, RunError
 from sca_search.export.latency.table import write_calibration
 from sca_search.models.prepare import prepared
@@ -81,6 +86,54 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
     if spec.goal.target_sparsity is not None:  # a target beyond the layers' floors is rejected
         allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
     return task
+
+
+def inputs_of(spec: StudySpec, task: Task, *, needs_weights: bool = True) -> dict[str, str]:
+    """Checksums of what a study starts from: all its commands and machines must have the same.
+
+    data: inputs and targets of training and validation as they are read; of inputs that do not fit into memory a
+    sample.
+    network: names and shapes of its tensors, and the source files of its classes and of the function that makes it,
+    without those of installed packages.
+    initial weights: the tensors that do not depend on the seed. Random ones may differ in their last bits between
+    processors. Without `needs_weights` the user's file may be missing: a study needs it once.
+
+    ModelError if the user's weights do not fit.
+    """
+    weights = spec.model.weights
+    is_missing = not needs_weights and weights is not None and not weights.is_file()
+    network, again = (_made(task.make_model if is_missing else task.start_model, seed) for seed in (0, 1))
+    first, second = network.state_dict(), again.state_dict()
+    inputs = {
+        "data": task.data.checksum,
+        "network": _network_checksum(network, first, spec.references.get("model.name")),
+    }
+    if is_missing:
+        return inputs
+    return inputs | {"initial weights": checksum(value for name, value in first.items() if value.equal(second[name]))}
+
+
+def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def _network_checksum(network: nn.Module, state: dict[str, Tensor], reference: str | None) -> str:
+    found = zlib.crc32(repr([(key, tuple(value.shape)) for key, value in state.items()]).encode())
+    for source in sorted(path.read_bytes() for path in set(_source_files(network, reference))):
+        found = zlib.crc32(source, found)
+    return f"{found:08x}"
+
+
+def _source_files(network: nn.Module, reference: str | None) -> Iterator[Path]:
+    """The user's files that define the network; a class of an interactive session has none."""
+    makers = [load_object(reference, "model")] if reference else []
+    for made in (*makers, *{type(module) for module in network.modules()}):
+        with contextlib.suppress(OSError, TypeError):
+            file = inspect.getsourcefile(made)  # type: ignore[arg-type]  # TypeError for an object without a file
+            if file is not None and not is_installed(file):
+                yield Path(file).resolve()
 
 
 def threads_of(spec: StudySpec, task: Task) -> int:

@@ -11,10 +11,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from sca_search.config.load import resolve
-from sca_search.data import load_data
-from sca_search.data.checksum import checksum
-from sca_search.study.inputs import inputs_of
-from sca_search.study.setup import make_task
+from sca_search.data import checksum, load_data
+from sca_search.study.setup import inputs_of, make_task
 
 NETWORK = """
 from torch import nn

@@ -21,8 +21,3 @@ def test_an_address_without_a_cluster_is_rejected_at_once(address: str, reason: 
     )
     with pytest.raises(SpecError, match=f"^{re.escape(sentence)}$"), connected(address):
         pass
-
-
-def test_without_an_address_nothing_is_connected() -> None:
-    with connected(None):
-        pass
