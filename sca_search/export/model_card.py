@@ -215,7 +215,7 @@ def _usage(folder: Path, spec: InputSpec) -> str:
 def _repeat(about: Mapping[str, Any]) -> str:
     versions = _text(", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items()))
     return (
-        f"`{STUDY_FILE}` next to this card is the whole study.\n\n"
+        f"`{STUDY_FILE}` next to this card is the whole study. Code that it names runs only with `--trust`.\n\n"
         f"```sh\nsca-search {STUDY_FILE}\nsca-search export RUN --trial {about['trial']}\n"
         "sca-search verify .                        # in this folder: checks these files again\n```\n\n"
         f"The same seed, machine, thread count and versions give the same trial: {versions}."

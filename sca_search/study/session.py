@@ -87,10 +87,9 @@ def run_search(
     running trial.
     """
     task = make_task(spec, source)
-    inputs, known = (
-        inputs_of(spec, task, needs_weights=not resume),
-        None,
-    )  # weights that do not fit are rejected before anything is written
+    # Weights that do not fit are rejected before anything is written.
+    inputs = inputs_of(spec, task, needs_weights=not resume)
+    known = None
     if shared:
         known = join(spec, shared, inputs)
     elif resume:

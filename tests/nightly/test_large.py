@@ -39,7 +39,9 @@ def searched_and_exported(folder: Path, *arguments: str) -> dict:
     done = sca_search(*arguments, *SHORT, cwd=folder, timeout=1500)
     assert done.returncode == 0, done.stderr
     assert set(pd.read_csv(folder / "runs" / "large" / "trials.csv")["state"]) == {"complete"}
-    done = sca_search("export", "runs/large", "--out", "out", "--seconds", "2", "--json", cwd=folder, timeout=600)
+    done = sca_search(
+        "export", "runs/large", "--trust", "--out", "out", "--seconds", "2", "--json", cwd=folder, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["verification"]
 
