@@ -27,6 +27,10 @@ NULLS = [
     ("search, random", "first guess"),
     ("search, straight-through", "straight-through"),
 ]
+_EFFECTS = (
+    "One parameter alone at an end of its range, all others as in the first guess: difference of the validation loss, "
+    "p-values corrected by Holm's method per data set. The noise is that of the first guess with other seeds."
+)
 Trial = dict[str, Any]
 Lines = dict[str, dict[int, dict[str, Any]]]
 
@@ -153,10 +157,7 @@ def report(folder: Path) -> None:
             table(headings, arms),
             "Differences of test accuracy in points, 95 % intervals, p-values corrected by Holm's method:",
             table(["data", "difference", "test", *HEADINGS], rows),
-            "One parameter alone at an end of its range, all others as in the first guess: difference of the "
-            "validation loss, p-values corrected by Holm's method per data set. The noise is that of the first guess "
-            "with other seeds.",
-            table(["data", "setting", "networks", "validation loss", "p"], effects),
+            *([_EFFECTS, table(["data", "setting", "networks", "validation loss", "p"], effects)] if effects else []),
             provenance(),
         ]
     )
