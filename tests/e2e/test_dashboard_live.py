@@ -362,7 +362,7 @@ def test_many_half_open_connections_are_closed_and_others_are_answered(server: s
         for each in connections:
             with suppress(ConnectionError):
                 each.sendall(sent)
-        wait_for(lambda: ended(connections) >= 400 - 33)
+        wait_for(lambda: ended(connections) >= 400 - 32)
         assert ask(server, "/status.json")[0] == 200
 
 
