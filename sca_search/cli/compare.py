@@ -14,9 +14,10 @@ from sca_search.cli.options import StudyFile, TrustOption, check_seeds, option, 
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, SCA
+from sca_search.config.references import expand_home
 from sca_search.errors import SpecError
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.files import expand_home, write_json_atomic
+from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
+from sca_search.config.references import expand_home
 from sca_search.errors import InputError
-from sca_search.system.files import expand_home
 
 # Key in a context's meta: no command was named yet, so the next word may be one.
 NO_COMMAND = "sca_search.no_command"

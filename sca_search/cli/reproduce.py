@@ -9,6 +9,7 @@ from rich.table import Table
 
 from sca_search.cli.completion import complete_from
 from sca_search.cli.options import check_seeds, option, study_options
+from sca_search.config.references import expand_home
 from sca_search.errors import DataError, SpecError
 from sca_search.paper.cells import (
     QUICK,
@@ -21,7 +22,6 @@ from sca_search.paper.cells import (
 )
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.files import expand_home
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:

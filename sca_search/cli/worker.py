@@ -9,11 +9,11 @@ import typer
 
 from sca_search.cli.options import TrustOption, option
 from sca_search.config.load import require_trust
+from sca_search.config.references import expand_home
 from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.files import expand_home
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -21,7 +22,6 @@ from pathlib import Path
 from types import ModuleType
 
 from sca_search.errors import CodeError, InputError, ScaError, SpecError, nearest_name
-from sca_search.system.files import expand_home
 
 # Prefix of names that stand for a Python object.
 PYTHON_OBJECT = "python:"
@@ -31,6 +31,14 @@ _MAX_SHOWN = 200
 # What a call of user code may raise. An exit() in it would otherwise end the command with its exit code, and 0 means
 # success.
 USER_ERRORS = (Exception, SystemExit)
+
+
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` expanded; InputError if there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: must be a path without ~, because there is no such home folder") from error
 
 
 def is_reference(text: str) -> bool:

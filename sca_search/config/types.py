@@ -10,9 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sca_search.config.messages import format_value
 from sca_search.config.names import LOSSES, METHODS, METRICS
-from sca_search.config.references import is_reference
+from sca_search.config.references import expand_home, is_reference
 from sca_search.errors import nearest_name
-from sca_search.system.files import expand_home
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
 _MAX_COUNT = 1_000_000

@@ -13,13 +13,12 @@ from importlib import import_module
 from typing import Any
 
 from sca_search.config.names import DATA
-from sca_search.config.references import is_reference
+from sca_search.config.references import expand_home, is_reference
 from sca_search.config.study import DataSpec
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.imagenet import IMAGENETS
 from sca_search.data.user import load_function
 from sca_search.errors import DataError, LimitError, unknown_name
-from sca_search.system.files import expand_home
 from sca_search.system.machine import oom_as_limit_error
 
 IMAGE_FILES = tuple(IMAGENETS)

@@ -153,7 +153,9 @@ def note_command(
     """
     found = read_json(run.about_file, {})
     known = found if isinstance(found, dict) else {}
-    require_same_inputs(f"{run.path}:", known.get("inputs"), inputs)
+    started = known.get("inputs")
+    require_same_inputs(f"{run.path}:", started, inputs)
+    all_inputs = {**(started if isinstance(started, dict) else {}), **inputs}
     commands = known.get("commands")
     before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
     # Before joining: shell quotes would split a password that contains a quote.
@@ -161,7 +163,7 @@ def note_command(
     command = {"command": shown, "at": time.time()}
     write_json_atomic(
         run.about_file,
-        {"format": FORMAT, "commands": [*before, command], "inputs": dict(inputs), **training_environment(threads)},
+        {"format": FORMAT, "commands": [*before, command], "inputs": all_inputs, **training_environment(threads)},
     )
 
 

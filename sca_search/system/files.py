@@ -112,14 +112,6 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
         save_file(separate, temporary, metadata=metadata)
 
 
-def expand_home(path: str | os.PathLike[str]) -> Path:
-    """The path with `~` expanded; InputError if there is no such home folder."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise InputError(f"{path}: must be a path without ~, because there is no such home folder") from error
-
-
 # Far beyond what is ever written; other files that are loaded must fit into memory.
 _MOST_BYTES = {".toml": 100_000, ".json": 64 * 2**20, ".csv": 256 * 2**20, ".c": 2**30, ".onnx": 2**31, ".db": 2**33}
 

@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 
 from sca_search.config.load import resolve
 from sca_search.data import checksum, load_data
+from sca_search.errors import RunError
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import note_command
 from sca_search.study.setup import inputs_of, make_task
 
 NETWORK = """
@@ -150,3 +153,12 @@ def test_resume_with_other_data_is_refused_and_writes_nothing(run, tmp_path: Pat
     assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
     np.savez(tmp_path / "set.npz", **values)
     assert run(*command, "--resume", "--trials", "2").returncode == 0
+
+
+def test_an_input_that_a_later_command_lacks_is_still_compared(tmp_path: Path) -> None:
+    """The weights file may be gone when a study is resumed; another one is rejected afterwards, too."""
+    run = RunFolder(tmp_path)
+    note_command(run, [], 1, {"data": "a", "initial weights": "b"})
+    note_command(run, [], 1, {"data": "a"})
+    with pytest.raises(RunError, match=r"started with other initial weights \(b, here c\)"):
+        note_command(run, [], 1, {"data": "a", "initial weights": "c"})

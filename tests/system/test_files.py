@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from sca_search.config.references import expand_home
 from sca_search.errors import InputError, StorageError
 from sca_search.system.files import (
     atomic_path,
-    expand_home,
     is_temporary,
     new_folder,
     remove_leftovers,
